@@ -1,4 +1,4 @@
-"""One simulator process for the tests of this folder; no rule of one test meets another."""
+"""Callers of the simulator's banks."""
 
 from __future__ import annotations
 
@@ -6,22 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from earnest.testing.simulator import Simulator, running_simulator
+from earnest.testing.simulator import Simulator
 from tests.testing.bank import Bank
-
-
-@pytest.fixture(scope="session")
-def simulator_process() -> Iterator[Simulator]:
-    """A simulator in a process of its own."""
-    with running_simulator() as simulator:
-        yield simulator
-
-
-@pytest.fixture
-def simulator(simulator_process: Simulator) -> Simulator:
-    """The simulator without fault rules. Its truth still knows what other tests did."""
-    simulator_process.clear_faults()
-    return simulator_process
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,59 @@
+"""JSON as it is stored and compared: one form for one value, and only what PostgreSQL can keep.
+
+Object keys are sorted, so equal values have equal digests. Refused are a NUL character (jsonb
+cannot hold it), numbers that are not finite (JSON has none; encoders would quietly write null),
+and anything that is not JSON.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from typing import Any
+
+import msgspec
+
+_encoder = msgspec.json.Encoder(order="deterministic")
+
+
+class NotJson(ValueError):
+    """The value cannot be stored as JSON; the message says where and why."""
+
+
+def encode(value: Any) -> bytes:
+    """The canonical bytes of a JSON value. Raises `NotJson`."""
+    try:
+        data = _encoder.encode(value)
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise NotJson(f"not JSON: {error}") from error
+    # Both checks walk the value only when the bytes say that it could matter.
+    if b"\\u0000" in data or b"null" in data:
+        _refuse_unstorable(value, "$")
+    return data
+
+
+def decode(data: bytes | str) -> Any:
+    """The value of JSON bytes. Raises `NotJson`."""
+    try:
+        return msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise NotJson(f"not JSON: {error}") from error
+
+
+def digest(data: bytes) -> bytes:
+    """SHA-256 of canonical bytes."""
+    return hashlib.sha256(data).digest()
+
+
+def _refuse_unstorable(value: Any, where: str) -> None:
+    if isinstance(value, str) and "\x00" in value:
+        raise NotJson(f"a NUL character at {where} cannot be stored")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise NotJson(f"{value} at {where} is not a JSON number")
+    if isinstance(value, dict):
+        for key, item in value.items():
+            _refuse_unstorable(key, f"{where} (a key)")
+            _refuse_unstorable(item, f"{where}.{key}")
+    elif isinstance(value, (list, tuple)):
+        for index, item in enumerate(value):
+            _refuse_unstorable(item, f"{where}[{index}]")

@@ -1,0 +1,31 @@
+"""Durations as people write them: `30s`, `10m`, `24h`, `7d`, `500ms`, or a `timedelta`."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+
+from earnest.domain.errors import SettingInvalid
+
+Duration = str | int | float | timedelta
+
+_UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
+_PATTERN = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)")
+
+
+def duration(value: Duration) -> timedelta:
+    """The span meant by `value`; bare numbers are seconds. Raises `SettingInvalid`."""
+    if isinstance(value, timedelta):
+        span = value
+    elif isinstance(value, (int, float)):
+        span = timedelta(seconds=value)
+    else:
+        match = _PATTERN.fullmatch(value.strip())
+        if match is None:
+            raise SettingInvalid(
+                f"{value!r} is no duration; write it like 500ms, 30s, 10m, 24h, 7d"
+            )
+        span = timedelta(seconds=float(match[1]) * _UNITS[match[2]])
+    if span < timedelta(0):
+        raise SettingInvalid(f"{value!r} is negative; a duration must be zero or more")
+    return span

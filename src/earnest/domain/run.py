@@ -1,0 +1,223 @@
+"""A run: its statuses, the table of its legal moves and its value.
+
+`MOVES` is the contract. The statements in the store name the states they leave, the table in
+`docs/states.md` is compared with this one by a test.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any
+
+
+class RunStatus(StrEnum):
+    QUEUED = "queued"
+    RUNNING = "running"
+    WAITING = "waiting"
+    UNKNOWN = "unknown"
+    BLOCKED = "blocked"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+FINAL = frozenset({RunStatus.SUCCEEDED, RunStatus.FAILED, RunStatus.CANCELLED, RunStatus.BLOCKED})
+ACTIVE = frozenset(RunStatus) - FINAL
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """One legal move: from any of `sources` to any of `targets`, made by `by`."""
+
+    name: str
+    sources: frozenset[RunStatus]
+    targets: frozenset[RunStatus]
+    by: str
+
+
+def _move(name: str, sources: str, targets: str, by: str) -> Move:
+    def states(words: str) -> frozenset[RunStatus]:
+        return frozenset(RunStatus(word) for word in words.split())
+
+    return Move(name, states(sources), states(targets), by)
+
+
+MOVES: dict[str, Move] = {
+    move.name: move
+    for move in (
+        _move("submit", "", "queued", "door, SQL function, schedule, parent"),
+        _move("claim", "queued", "running", "worker"),
+        _move("renew", "running", "running", "owner"),
+        _move("succeed", "running", "succeeded", "owner"),
+        _move("fail", "running", "failed", "owner"),
+        _move("retry later", "running", "queued", "owner or reaper"),
+        _move("hand back", "running", "queued", "owner"),
+        _move("park", "running", "waiting queued", "owner"),
+        _move("wake", "waiting", "queued", "engine"),
+        _move("expire", "queued waiting", "failed unknown", "engine"),
+        _move("block", "queued running", "blocked", "owner, engine"),
+        _move("doubt", "running", "unknown failed", "owner or reaper"),
+        _move("lose", "running", "queued unknown failed cancelled", "reaper"),
+        _move("resolve", "unknown", "queued cancelled", "operator, callback, look-up, receipt"),
+        _move("cancel", "queued waiting unknown running", "cancelled running", "door"),
+        _move("stop", "running", "cancelled", "owner"),
+    )
+}
+
+
+class AttemptOutcome(StrEnum):
+    """How an attempt ended. Only `failed`, `timeout` and `lost` count against `max_attempts`."""
+
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    TIMEOUT = "timeout"
+    LOST = "lost"
+    PARKED = "parked"
+    HANDED_BACK = "handed_back"
+    BLOCKED = "blocked"
+    DOUBTED = "doubted"
+    CANCELLED = "cancelled"
+
+
+COUNTED = frozenset({AttemptOutcome.FAILED, AttemptOutcome.TIMEOUT, AttemptOutcome.LOST})
+
+
+class CancelOutcome(StrEnum):
+    CANCELLED = "cancelled"
+    REQUESTED = "requested"
+    TOO_LATE = "too_late"
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """When a failed attempt is tried again: exponential backoff with full jitter above a floor."""
+
+    max_attempts: int = 3
+    first: timedelta = timedelta(seconds=2)
+    factor: float = 2.0
+    longest: timedelta = timedelta(minutes=10)
+
+    def delay(self, failures: int, random: float) -> timedelta:
+        """The wait after the `failures`-th counted failure; `random` in [0, 1) spreads it over
+        the upper half of the window, so that a crowd of failures does not come back as one."""
+        window = min(self.first * self.factor ** max(0, failures - 1), self.longest)
+        return window * (0.5 + 0.5 * random)
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """What a parked run waits for. `kind` is `time`, `signal`, `children` or `approval`; the rest
+    says which: `until` for a time, `name` and `number` for a signal, `run_ids` for children."""
+
+    kind: str
+    name: str = ""
+    number: int = 0
+    until: datetime | None = None
+    run_ids: tuple[uuid.UUID, ...] = ()
+
+    def as_json(self) -> dict[str, Any]:
+        shown: dict[str, Any] = {"kind": self.kind}
+        if self.name:
+            shown["name"] = self.name
+        if self.number:
+            shown["number"] = self.number
+        if self.until is not None:
+            shown["until"] = self.until.isoformat()
+        if self.run_ids:
+            shown["run_ids"] = [str(run_id) for run_id in self.run_ids]
+        return shown
+
+
+@dataclass(frozen=True, slots=True)
+class NewRun:
+    """A run about to be submitted. `input`, `context` and `labels` are JSON bytes or values that
+    were validated at the door; times are instants of the database's clock or `None`."""
+
+    scope_id: str
+    run_id: uuid.UUID
+    kind: str
+    lane: str
+    principal_id: str
+    input: bytes
+    idempotency_key: str | None = None
+    fingerprint: bytes = b""
+    context: dict[str, Any] = field(default_factory=dict)
+    labels: dict[str, str] = field(default_factory=dict)
+    priority: int = 0
+    not_before: datetime | None = None
+    deadline: timedelta | None = None
+    max_attempts: int = 3
+    conversation_id: str | None = None
+    parent_run_id: uuid.UUID | None = None
+    child_name: str | None = None
+    detached: bool = False
+    traceparent: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run as it stands: what was asked and how far it is."""
+
+    scope_id: str
+    run_id: uuid.UUID
+    kind: str
+    lane: str
+    status: RunStatus
+    version: int
+    revision: int
+    lineage_id: uuid.UUID
+    retry_of: uuid.UUID | None
+    conversation_id: str | None
+    parent_run_id: uuid.UUID | None
+    principal_id: str
+    priority: int
+    attempt: int
+    failures: int
+    max_attempts: int
+    input: Any
+    output: Any
+    error: dict[str, Any] | None
+    context: dict[str, Any]
+    labels: dict[str, str]
+    waiting_on: list[dict[str, Any]] | None
+    due_at: datetime | None
+    retry_at: datetime | None
+    deadline_at: datetime | None
+    cancel_requested: bool
+    in_doubt: int
+    last_seq: int
+    created_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+
+    @property
+    def final(self) -> bool:
+        return self.status in FINAL
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One worker's execution of a run, under one lease and one fence number."""
+
+    run_id: uuid.UUID
+    number: int
+    instance_id: uuid.UUID
+    started_at: datetime
+    ended_at: datetime | None
+    outcome: AttemptOutcome | None
+    error: dict[str, Any] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A named result, remembered so that a later attempt does not redo it."""
+
+    name: str
+    kind: str
+    digest: bytes
+    result: Any
+    attempt: int
+    created_at: datetime

@@ -1,0 +1,240 @@
+"""One attempt: a handler is run under its lease, and how it ended is told truthfully.
+
+The reasons an attempt can be stopped from outside (its own time-out, a lost lease, a cancel, a
+drain) are told apart here and never by the exception that the handler happens to see. A call that
+is on its way when the handler ends is waited for first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from enum import StrEnum
+from typing import Any
+
+import structlog
+from pydantic import ValidationError
+
+from earnest.domain import canonical, ids
+from earnest.domain.errors import (
+    AttemptTimedOut,
+    Blocked,
+    ChildFailed,
+    CodeChanged,
+    DatabaseUnavailable,
+    EarnestError,
+    Failed,
+    FencedOut,
+    NameNeeded,
+    NotDone,
+    Refused,
+    ResultInvalid,
+    SignalTimedOut,
+)
+from earnest.engine.context import Context, Parked
+from earnest.engine.engine import Engine
+from earnest.engine.kinds import RunKind
+from earnest.engine.leasing import Leases
+from earnest.engine.operating import StopAsked
+from earnest.engine.plain import PlainContext
+from earnest.engine.remembering import Rememberer
+from earnest.engine.settling import Ending, Settled, Settler, Wish
+from earnest.store.executions import Claimed
+
+log = structlog.get_logger("earnest.attempt")
+
+# What a later attempt would only meet again.
+FOR_GOOD = (Refused, NotDone, Failed, ChildFailed, SignalTimedOut, ResultInvalid, NameNeeded)
+UNWIND = timedelta(seconds=5)
+MAX_DETAIL = 500
+
+
+class Stop(StrEnum):
+    """Why an attempt was stopped from outside."""
+
+    LOST = "lost"
+    TIMEOUT = "timeout"
+    CANCEL = "cancel"
+    DRAIN = "drain"
+
+
+@dataclass(eq=False)
+class Attempting:
+    """Runs one claimed run's handler to its ending. `stop` may be called from any thread."""
+
+    engine: Engine
+    claimed: Claimed
+    leases: Leases
+    rememberer: Rememberer
+    settler: Settler
+    asked_at: float
+    _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
+    _stopped: Stop | None = None
+    _handler: asyncio.Task[Any] | None = None
+    _context: Context | None = None
+
+    async def run(self) -> Settled | None:
+        """Runs the handler and settles. `None`: the ending could not be stored; the reaper will."""
+        held = self.leases.hold(
+            self.claimed,
+            self.asked_at,
+            self._from_thread(Stop.LOST),
+            self._from_thread(Stop.CANCEL),
+        )
+        context = Context(self.engine, self.claimed, held, self.rememberer)
+        self._context = context
+        try:
+            ending = await self._work(context)
+            await context.finish_calls()
+            if ending is None or not held.valid():
+                return Settled.FENCED
+            return await self.settler.settle(self.claimed, ending)
+        except DatabaseUnavailable as error:
+            log.warning("attempt.not_settled", run_id=context.run_id, error=error.detail)
+            return None
+        finally:
+            context.close()
+            self.leases.let_go(held)
+
+    def stop(self, why: Stop) -> None:
+        """Asks the handler to end. The first reason counts, but a lost lease beats all."""
+        if self._stopped is None or why is Stop.LOST:
+            self._stopped = why
+        if self._context is not None and why is Stop.CANCEL:
+            self._context.cancelled = True
+        if self._handler is not None:
+            self._handler.cancel()
+
+    def _from_thread(self, why: Stop) -> Callable[[], None]:
+        def tell() -> None:
+            if threading.current_thread() is threading.main_thread() and _is_current(self._loop):
+                self.stop(why)
+            elif not self._loop.is_closed():
+                self._loop.call_soon_threadsafe(self.stop, why)
+
+        return tell
+
+    async def _work(self, context: Context) -> Ending | None:
+        """The handler's ending, or `None` when the run is no longer ours to end."""
+        kind = self.engine.kinds[self.claimed.kind]
+        self._handler = asyncio.create_task(_call(kind, context))
+        if self._stopped is not None:
+            self._handler.cancel()
+        timer = None
+        if kind.timeout is not None:
+            timer = self._loop.call_later(kind.timeout.total_seconds(), self.stop, Stop.TIMEOUT)
+        try:
+            await self._until_done(self._handler)
+        finally:
+            if timer is not None:
+                timer.cancel()
+        return self._ending(kind, self._handler)
+
+    async def _until_done(self, handler: asyncio.Task[Any]) -> None:
+        """Waits for the handler; one that was stopped gets a bounded time to unwind. What does not
+        end then (a thread cannot be ended) is left behind with a closed context."""
+        while not handler.done():
+            await asyncio.wait({handler}, timeout=1.0)
+            if self._stopped is not None and not handler.done():
+                await asyncio.wait({handler}, timeout=UNWIND.total_seconds())
+                if not handler.done():
+                    log.warning("handler.left_behind", why=self._stopped.value, **self._ids())
+                    return
+
+    def _ending(self, kind: RunKind[Any, Any], handler: asyncio.Task[Any]) -> Ending | None:
+        if self._stopped is Stop.LOST:
+            return None
+        if not handler.done() or handler.cancelled():
+            return self._ending_when_stopped(kind)
+        error = handler.exception()
+        if error is None and self._stopped is not Stop.TIMEOUT:
+            return _success(kind, handler.result(), self.engine.settings.max_result_bytes)
+        if self._stopped is Stop.TIMEOUT:
+            return self._ending_when_stopped(kind)
+        assert error is not None, "told apart above"
+        return self._ending_of(kind, error)
+
+    def _ending_when_stopped(self, kind: RunKind[Any, Any]) -> Ending | None:
+        match self._stopped:
+            case Stop.TIMEOUT:
+                late = AttemptTimedOut(
+                    f"the attempt ran longer than its time-out of {kind.timeout}"
+                )
+                return Ending(Wish.RETRY, error=late.as_json(), timed_out=True, retry=kind.retry)
+            case Stop.CANCEL:
+                return Ending(Wish.STOP)
+            case Stop.LOST:
+                return None
+            case _:
+                return Ending(Wish.HAND_BACK)
+
+    def _ending_of(self, kind: RunKind[Any, Any], error: BaseException) -> Ending | None:
+        """What an error of the handler means for the run."""
+        match error:
+            case Parked(waits=waits):
+                return Ending(Wish.PARK, waits=waits)
+            case FencedOut():
+                return None
+            case StopAsked():
+                return Ending(Wish.STOP)
+            case Blocked():
+                return Ending(Wish.BLOCK, error=error.as_json())
+        shown = error_as_json(error)
+        if not isinstance(error, EarnestError):
+            log.warning("handler.failed", error=shown["detail"], **self._ids(), exc_info=error)
+        wish = Wish.FAIL if isinstance(error, FOR_GOOD) else Wish.RETRY
+        return Ending(wish, error=shown, retry=kind.retry)
+
+    def _ids(self) -> dict[str, Any]:
+        return {"run_id": ids.show("run", self.claimed.run_id), "attempt": self.claimed.fence}
+
+
+async def _call(kind: RunKind[Any, Any], context: Context) -> Any:
+    try:
+        value = kind.input_type.validate_python(context.claimed.input)
+    except ValidationError as error:
+        raise CodeChanged(
+            f"the stored input no longer fits {kind.name}: {error}; bring the old code back"
+        ) from error
+    if kind.is_async:
+        return await kind.handler(context, value)
+    loop = asyncio.get_running_loop()
+    return await asyncio.to_thread(kind.handler, PlainContext(context, loop), value)
+
+
+def _success(kind: RunKind[Any, Any], value: Any, most: int) -> Ending:
+    """Results are checked before they join a group: no NUL, JSON, not too large."""
+    try:
+        output = canonical.encode(
+            kind.output_type.dump_python(value, mode="json", warnings="error")
+        )
+        if len(output) > most:
+            raise canonical.NotJson(f"it has {len(output)} bytes; at most {most} are kept")
+    except (canonical.NotJson, ValueError, TypeError) as error:
+        invalid = ResultInvalid(f"the result of {kind.name} cannot be stored: {error}"[:MAX_DETAIL])
+        return Ending(Wish.FAIL, error=invalid.as_json())
+    return Ending(Wish.SUCCEED, output=output)
+
+
+def error_as_json(error: BaseException) -> dict[str, Any]:
+    """An error as it is kept with a run: bounded, and storable whatever it says."""
+    if isinstance(error, EarnestError):
+        shown = error.as_json()
+    else:
+        shown = {"code": "handler_failed", "detail": f"{type(error).__name__}: {error}"}
+    shown["detail"] = "".join(c for c in str(shown["detail"])[:MAX_DETAIL] if c.isprintable())
+    try:
+        canonical.encode(shown)
+    except canonical.NotJson:
+        return {"code": shown["code"], "detail": shown["detail"]}
+    return shown
+
+
+def _is_current(loop: asyncio.AbstractEventLoop) -> bool:
+    try:
+        return asyncio.get_running_loop() is loop
+    except RuntimeError:
+        return False

@@ -1,0 +1,119 @@
+"""Instances: the processes that hold leases, and how others tell that one has ended.
+
+Each instance keeps a session lock on the database for as long as its keeper's connection lives.
+A lock that stays free for some seconds, on a server that has itself been up for a while, means
+that the process is gone or cut off; its runs are taken over without waiting for their leases. That
+is safe because of the fences; it is not a proof that it sends nothing any more. The proof, where
+one is needed, is of the operating system: same machine, and no such process.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+import uuid
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+
+from earnest.domain.ids import new_id
+from earnest.store.database import Database, Tx
+from earnest.store.statements import sql
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="ascii").strip()
+    except OSError:
+        return ""
+
+
+def this_host() -> str:
+    """Names one boot of one machine and its process numbering; empty where it cannot be told."""
+    boot = _read("/proc/sys/kernel/random/boot_id")
+    try:
+        numbering = str(Path("/proc/self/ns/pid").readlink())
+    except OSError:
+        return ""
+    return f"{boot}/{numbering}" if boot else ""
+
+
+def process_name(pid: int) -> str:
+    """Names a process beyond the reuse of its number: number and start time; empty if there is no
+    such process (or only its unreaped remains, which send nothing)."""
+    fields = _read(f"/proc/{pid}/stat").rpartition(")")[2].split()
+    if len(fields) < 20 or fields[0] in "ZX":
+        return ""
+    return f"{pid}:{fields[19]}"
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """This process as the database knows it."""
+
+    instance_id: uuid.UUID = field(default_factory=new_id)
+    host: str = field(default_factory=this_host)
+    process: str = field(default_factory=lambda: process_name(os.getpid()))
+
+    @property
+    def lock_number(self) -> int:
+        digest = hashlib.sha256(b"earnest.instance" + self.instance_id.bytes).digest()
+        return int.from_bytes(digest[:8], "big", signed=True)
+
+    async def enter(self, tx: Tx) -> None:
+        """Registers the instance and takes its session lock; again after every reconnect."""
+        await tx.execute(
+            sql("enter_instance"), self.instance_id, self.lock_number, self.host, self.process
+        )
+        await tx.fetchval(sql("hold_instance_lock"), self.lock_number)
+
+    async def leave(self, database: Database) -> None:
+        async def work(tx: Tx) -> None:
+            await tx.execute(sql("leave_instance"), self.instance_id)
+
+        await database.promise("leave", work, patience=2)
+
+
+def provably_ended(host: str, process: str) -> bool:
+    """Whether the operating system proves that a process has ended. False when it cannot tell."""
+    if not host or not process or host != this_host():
+        return False
+    return process_name(int(process.partition(":")[0])) != process
+
+
+async def has_ended(tx: Tx, instance_id: uuid.UUID | None) -> bool:
+    """Whether the process that an operation was sent from provably runs no more."""
+    if instance_id is None:
+        return False
+    row = await tx.fetchrow(sql("find_instance"), instance_id)
+    if row is None:
+        return False
+    return provably_ended(row["host"], row["process"])
+
+
+class DeadWatch:
+    """Finds instances that are gone: their session lock is free at two looks at least `dead_after`
+    apart, on a server that was up the whole time (a restart frees every lock at once)."""
+
+    def __init__(self, dead_after: timedelta) -> None:
+        self._dead_after = dead_after.total_seconds()
+        self._first_seen: dict[uuid.UUID, float] = {}
+
+    async def dead(self, database: Database, *, at_once: bool = False) -> list[uuid.UUID]:
+        """The instances to take over from. `at_once` trusts the first look: for the start of an
+        embedded server that nobody else is connected to. A process of this machine that the
+        operating system knows to be gone needs no second look either."""
+        clock = await database.fetchrow("database_clock")
+        rows = await database.fetch("unlocked_instances")
+        now = time.monotonic()
+        seen = {row["instance_id"]: self._first_seen.get(row["instance_id"], now) for row in rows}
+        self._first_seen = seen
+        settled = clock is not None and clock["uptime"] > self._dead_after
+        return [
+            row["instance_id"]
+            for row in rows
+            if at_once
+            or provably_ended(row["host"], row["process"])
+            or (settled and now - seen[row["instance_id"]] >= self._dead_after)
+        ]

@@ -1,0 +1,70 @@
+"""Names inside a run: how a later attempt finds again what an earlier one did.
+
+Names resolve at once, in the order in which the handler asks; a repeated name gets `#2`, `#3`.
+That order is the same in every attempt only where the handler is sequential. A name that is
+repeated by another branch that runs beside the first needs an explicit key.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from dataclasses import dataclass, field
+
+from earnest.domain.errors import InvalidRequest, NameNeeded
+
+MAX_NAME = 200
+
+
+@dataclass(slots=True)
+class _Uses:
+    count: int = 0
+    branches: set[object] = field(default_factory=set)
+
+
+class Names:
+    """The names used so far in one attempt. Steps, operations, children and waits have each their
+    own room, so that a step and an operation may share a name."""
+
+    def __init__(self) -> None:
+        self._uses: dict[tuple[str, str], _Uses] = {}
+        self._taken: set[tuple[str, str]] = set()
+
+    def resolve(self, room: str, name: str, key: str | None = None) -> str:
+        """The stored name. Raises `NameNeeded` for a name repeated in parallel without a key, and
+        for a key that was used before."""
+        if not 1 <= len(name) <= MAX_NAME or "\x00" in name or "#" in name:
+            raise InvalidRequest(f"a name has 1 to {MAX_NAME} characters and no #: {name[:80]!r}")
+        if key is not None:
+            return self._take(room, f"{name}#{key}", f"the key {key!r} of {name!r} was used before")
+        uses = self._uses.setdefault((room, name), _Uses())
+        branch = _branch()
+        if any(other is not branch and _goes_on(other) for other in uses.branches):
+            raise NameNeeded(
+                f"{name!r} is asked for in parallel branches; their order may change between "
+                "attempts: give each an explicit key="
+            )
+        uses.branches.add(branch)
+        uses.count += 1
+        return name if uses.count == 1 else f"{name}#{uses.count}"
+
+    def _take(self, room: str, name: str, refusal: str) -> str:
+        if (room, name) in self._taken:
+            raise NameNeeded(f"{refusal}; give each its own")
+        self._taken.add((room, name))
+        return name
+
+
+def _branch() -> object:
+    """What runs now: a task of the event loop, or a thread of a plain handler."""
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:
+        task = None
+    return task if task is not None else threading.current_thread()
+
+
+def _goes_on(branch: object) -> bool:
+    if isinstance(branch, asyncio.Task):
+        return not branch.done()
+    return isinstance(branch, threading.Thread) and branch.is_alive()

@@ -1,0 +1,294 @@
+"""Reconciling: how a doubt is settled.
+
+A provider that can be asked is asked, with back-off; one that honours a repeated id is sent the
+same bytes again inside its window; otherwise a person decides, with evidence. An absence is not
+yet proof: what the provider does not know now may still arrive there. It releases only after the
+effect's `absent_after`, and only if a late arrival could do no harm (the provider recognises a
+repeated id) or cannot come (the process that sent it provably ended).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import uuid
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+import structlog
+from pydantic import ValidationError
+
+from earnest.domain import canonical, ids
+from earnest.domain.errors import (
+    Conflict,
+    EarnestError,
+    Inconclusive,
+    InvalidRequest,
+    NotFound,
+    PreconditionRequired,
+    StaleVersion,
+)
+from earnest.domain.operation import (
+    LookupAnswer,
+    Operation,
+    OperationState,
+    Recovery,
+    ReleaseReason,
+    may_send_again,
+)
+from earnest.engine import moving, operating, recording
+from earnest.engine.effects import Effect, as_call
+from earnest.engine.engine import Engine
+from earnest.engine.instances import has_ended
+from earnest.engine.recording import Proof
+from earnest.store import operations, runs
+from earnest.store.database import Tx
+
+log = structlog.get_logger("earnest.reconciling")
+
+MAX_EVIDENCE = 4000
+_CLAIM_MARGIN = timedelta(seconds=30)
+
+
+async def ask_due(engine: Engine, limit: int = 10) -> int:
+    """Asks about the unknown operations whose next question is due; returns how many were taken.
+    Only effects that this process knows are taken."""
+    kinds = engine.effect_kinds()
+
+    async def work(tx: Tx) -> list[tuple[str, uuid.UUID]]:
+        # The question is claimed for as long as it may take; if we die it comes due again.
+        return await operations.take_due_questions(tx, kinds, _CLAIM_MARGIN, limit)
+
+    taken = await engine.database.promise("look_up", work)
+    await asyncio.gather(*(_ask_quietly(engine, *key) for key in taken))
+    return len(taken)
+
+
+async def _ask_quietly(engine: Engine, scope_id: str, operation_id: uuid.UUID) -> None:
+    try:
+        await look_up(engine, scope_id, operation_id)
+    except EarnestError as error:
+        shown = ids.show("op", operation_id)
+        log.warning("look_up.failed", operation_id=shown, code=error.code, detail=error.detail)
+
+
+async def look_up(engine: Engine, scope_id: str, operation_id: uuid.UUID) -> Operation:
+    """Asks the provider now and acts on the answer; returns the operation as it stands then.
+
+    Harmless on an operation that is not in doubt. Raises `NotFound`, and `Conflict` where nobody
+    can be asked.
+    """
+    operation = await operations.find(engine.database, scope_id, operation_id)
+    if operation is None:
+        raise NotFound(f"no such operation: {ids.show('op', operation_id)}")
+    if operation.state is not OperationState.UNKNOWN:
+        return operation
+    effect = engine.effect(operation.kind)
+    if effect is None:
+        raise Conflict(f"the effect {operation.kind} is not known to this process; ask a worker")
+    if operation.recovery is Recovery.HOLD:
+        raise Conflict("this provider cannot be asked; settle the operation with evidence")
+    if operation.recovery is Recovery.RESEND:
+        await _send_again(engine, operation, effect)
+    else:
+        await _ask(engine, operation, effect)
+    found = await operations.find(engine.database, scope_id, operation_id)
+    assert found is not None, "operations are not removed while they are in doubt"
+    return found
+
+
+# ---- asking ------------------------------------------------------------------------------------
+
+
+async def _ask(engine: Engine, operation: Operation, effect: Effect[Any, Any]) -> None:
+    answer, detail, receipt = await _answer(operation, effect)
+    if receipt is not None:
+        await _adopt(engine, operation, effect, receipt)
+    elif answer is LookupAnswer.ABSENT and await _absence_is_proof(engine, operation):
+        evidence = {"evidence": "the provider does not know it, and it cannot arrive late"}
+        proof = Proof("look_up", version=operation.version, evidence=evidence,
+                      answer=(answer, detail))  # fmt: skip
+        await recording.release(
+            engine, operation.scope_id, operation.operation_id, ReleaseReason.ABSENT, proof
+        )
+    else:
+        await recording.note_answer(engine, operation, answer, detail, _wait(engine, operation))
+
+
+async def _answer(
+    operation: Operation, effect: Effect[Any, Any]
+) -> tuple[LookupAnswer, str, Any | None]:
+    """What the provider says. Any failure to answer is inconclusive, and so is a receipt of
+    another request."""
+    try:
+        async with asyncio.timeout(operation.timeout.total_seconds()):
+            receipt = await effect.lookup(as_call(operation))
+        if receipt is None:
+            return LookupAnswer.ABSENT, "not known there", None
+        checked = effect.receipt_type.validate_python(receipt)
+        request = effect.request_type.validate_python(operation.request)
+        if not effect.matches(request, checked):
+            return LookupAnswer.MISMATCHED, "found, but it is another request's", None
+    except Inconclusive as error:
+        return LookupAnswer.INCONCLUSIVE, error.detail, None
+    except Exception as error:
+        return LookupAnswer.INCONCLUSIVE, f"{type(error).__name__}: {error}", None
+    return LookupAnswer.FOUND, "found", checked
+
+
+async def _adopt(
+    engine: Engine, operation: Operation, effect: Effect[Any, Any], receipt: Any
+) -> None:
+    data, reference = operating.encode_receipt(effect, receipt)
+    proof = Proof("look_up", version=operation.version, evidence={"evidence": "found by its id"},
+                  answer=(LookupAnswer.FOUND, "found"))  # fmt: skip
+    try:
+        await recording.confirm(
+            engine, operation.scope_id, operation.operation_id, data, reference, proof
+        )
+    except moving.HookFailed as error:
+        await recording.note_answer(
+            engine, operation, LookupAnswer.INCONCLUSIVE, error.detail, _wait(engine, operation)
+        )
+    except StaleVersion:
+        log.info("look_up.outrun", operation_id=ids.show("op", operation.operation_id))
+
+
+async def _absence_is_proof(engine: Engine, operation: Operation) -> bool:
+    if operation.absent_after is None or operation.submitting_at is None:
+        return False
+    async with engine.database.connection() as tx:
+        now: datetime = await tx.fetchval("SELECT clock()")
+        if now < operation.submitting_at + operation.absent_after:
+            return False
+        return operation.dedupes or await has_ended(tx, operation.instance_id)
+
+
+def _wait(engine: Engine, operation: Operation) -> timedelta:
+    """Doubling, spread over the upper half, so that a provider that comes back is not stormed."""
+    first, longest = engine.settings.first_question, engine.settings.longest_question_wait
+    window = min(first * float(2 ** min(operation.lookup_count, 20)), longest)
+    return window * (0.5 + random.random() / 2)
+
+
+# ---- sending again -----------------------------------------------------------------------------
+
+
+async def _send_again(engine: Engine, operation: Operation, effect: Effect[Any, Any]) -> None:
+    """The same bytes under the same id, for a run that waits for it or an operation that stands
+    alone. A run that was cancelled or has ended gets nothing sent any more."""
+    if not await _may_be_sent(engine, operation):
+        await recording.note_answer(
+            engine, operation, LookupAnswer.INCONCLUSIVE,
+            "it may not be sent again: its window is over or its run was cancelled",
+            engine.settings.longest_question_wait,
+        )  # fmt: skip
+        return
+    request = effect.request_type.validate_python(operation.request)
+    data = canonical.encode(effect.request_type.dump_python(request, mode="json"))
+    if canonical.digest(data) != operation.digest:
+        await recording.note_answer(
+            engine, operation, LookupAnswer.INCONCLUSIVE,
+            "this code would send other bytes than were stored; nothing was sent",
+            engine.settings.longest_question_wait,
+        )  # fmt: skip
+        return
+    after = await operating.send_stored(engine, operation, effect, request)
+    if after.state is OperationState.UNKNOWN:
+        detail = "sent again, and still no answer"
+        wait = _wait(engine, operation)
+        await recording.note_answer(engine, after, LookupAnswer.INCONCLUSIVE, detail, wait)
+
+
+async def _may_be_sent(engine: Engine, operation: Operation) -> bool:
+    if operation.first_begun_at is None or operation.window is None:
+        return False
+    if operation.run_id is not None:
+        run = await runs.find(engine.database, operation.scope_id, operation.run_id)
+        if run is None or run.final or run.cancel_requested:
+            return False
+    async with engine.database.connection() as tx:
+        now: datetime = await tx.fetchval("SELECT clock()")
+    return may_send_again(operation.first_begun_at, now, operation.window, operation.timeout)
+
+
+# ---- a person ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a person established: `outcome` is `submitted` (with the receipt) or `released`."""
+
+    outcome: str
+    evidence: str
+    note: str = ""
+    receipt: Any = None
+
+
+async def resolve(
+    engine: Engine,
+    scope_id: str,
+    operation_id: uuid.UUID,
+    verdict: Verdict,
+    *,
+    by: str,
+    version: int | None,
+) -> Operation:
+    """Settles an unknown operation. The same verdict again is harmless, whatever its version; a
+    contradiction is a `Conflict`. While it is unknown, `version` must be the one that was looked at
+    (`PreconditionRequired`, `StaleVersion`)."""
+    _check_verdict(verdict)
+    operation = await operations.find(engine.database, scope_id, operation_id)
+    if operation is None:
+        raise NotFound(f"no such operation: {ids.show('op', operation_id)}")
+    if operation.state is not OperationState.UNKNOWN:
+        return _already(operation, verdict)
+    if version is None:
+        raise PreconditionRequired("name the version that you looked at (If-Match)")
+    evidence = {"principal_id": by, "evidence": verdict.evidence, "note": verdict.note}
+    proof = Proof(by, version=version, evidence=evidence)
+    if version != operation.version:
+        raise StaleVersion(
+            f"the operation is in version {operation.version} now; look at it again",
+            fields={"version": operation.version},
+        )
+    if verdict.outcome == "released":
+        settled = await recording.release(
+            engine, scope_id, operation_id, ReleaseReason.GIVEN_UP, proof
+        )
+    else:
+        data, reference = _receipt_of(engine, operation, verdict)
+        settled = await recording.confirm(engine, scope_id, operation_id, data, reference, proof)
+    return _already(settled, verdict)
+
+
+def _check_verdict(verdict: Verdict) -> None:
+    if verdict.outcome not in ("submitted", "released"):
+        raise InvalidRequest("outcome is `submitted` (it happened) or `released` (it did not)")
+    if not verdict.evidence.strip():
+        raise InvalidRequest("evidence is needed: say how you know")
+    if len(verdict.evidence) > MAX_EVIDENCE or len(verdict.note) > MAX_EVIDENCE:
+        raise InvalidRequest(f"evidence and note have at most {MAX_EVIDENCE} characters each")
+    if (verdict.outcome == "submitted") != (verdict.receipt is not None):
+        raise InvalidRequest("a receipt belongs to `submitted`, and only to it")
+
+
+def _receipt_of(engine: Engine, operation: Operation, verdict: Verdict) -> tuple[bytes, str | None]:
+    effect = engine.effect(operation.kind)
+    if effect is None:
+        raise Conflict(f"the effect {operation.kind} is not known here; resolve it where it is")
+    try:
+        return operating.encode_receipt(effect, verdict.receipt)
+    except (ValidationError, ValueError) as error:
+        raise InvalidRequest(f"the receipt does not fit {operation.kind}: {error}") from error
+
+
+def _already(operation: Operation, verdict: Verdict) -> Operation:
+    """The operation, if its state is what the verdict says."""
+    if operation.state.value == verdict.outcome:
+        return operation
+    raise Conflict(
+        f"the operation is {operation.state}, which contradicts {verdict.outcome!r}",
+        fields={"state": operation.state.value},
+    )

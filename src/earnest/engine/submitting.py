@@ -1,0 +1,298 @@
+"""Submitting: a request becomes a run, once (P7).
+
+Keys belong to the principal. Same key and same request give the same run; same key and another
+request are a conflict. A request that is refused stores nothing.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from earnest.domain import canonical, ids
+from earnest.domain.errors import (
+    Conflict,
+    IdempotencyConflict,
+    InvalidRequest,
+    NotFound,
+    PayloadTooLarge,
+    UnderReview,
+)
+from earnest.domain.run import NewRun, Run
+from earnest.engine.doorbells import WORK
+from earnest.engine.engine import Engine
+from earnest.engine.kinds import RunKind
+from earnest.store import executions, operations, runs
+from earnest.store.database import Tx
+
+MAX_KEY = 255
+MAX_LABELS = 32
+PRIORITIES = range(-1000, 1001)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A request for a run, as a door hands it over. `fingerprint_of` is what the client sent,
+    before defaults; without it the request itself is taken."""
+
+    kind: str
+    input: Any
+    key: str | None = None
+    lane: str | None = None
+    priority: int = 0
+    not_before: datetime | None = None
+    conversation_id: str | None = None
+    context: dict[str, Any] = field(default_factory=dict)
+    labels: dict[str, str] = field(default_factory=dict)
+    traceparent: str | None = None
+    fingerprint_of: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """The run, and whether it was there already."""
+
+    run: Run
+    replayed: bool
+
+
+async def submit(engine: Engine, scope_id: str, principal_id: str, request: Request) -> Submitted:
+    """Makes the run, or finds the one that this key made. Readable when this returns.
+
+    Raises `UnknownKind`, `InvalidRequest`, `PayloadTooLarge`, `IdempotencyConflict`.
+    """
+    kind = engine.kinds.require(request.kind)
+    new = _new_run(engine, kind, scope_id, principal_id, request)
+
+    async def work(tx: Tx) -> Submitted:
+        fresh = await runs.insert(
+            tx, new, runs.Lineage(new.run_id), fails_on_doubt=kind.on_unknown == "fail"
+        )
+        run_id = new.run_id if fresh else await _the_same(tx, new)
+        run = await runs.find(tx, scope_id, run_id)
+        assert run is not None, "written or found in this transaction"
+        return Submitted(run, replayed=run_id != new.run_id)
+
+    submitted = await engine.database.promise("submit", work)
+    engine.bells.ring(WORK)
+    return submitted
+
+
+async def submit_many(
+    engine: Engine,
+    scope_id: str,
+    principal_id: str,
+    kind_name: str,
+    inputs: Sequence[Any],
+    keys: Sequence[str | None] | None = None,
+) -> list[uuid.UUID]:
+    """Many runs of one kind in one commit; returns their ids in order. All inputs are checked
+    first; a key that exists with the same request gives its run, with another a conflict, and
+    then nothing is stored."""
+    kind = engine.kinds.require(kind_name)
+    keys = keys if keys is not None else [None] * len(inputs)
+    if len(keys) != len(inputs):
+        raise InvalidRequest(f"{len(inputs)} inputs came with {len(keys)} keys; give one each")
+    new = [
+        _new_run(engine, kind, scope_id, principal_id, Request(kind_name, value, key))
+        for value, key in zip(inputs, keys, strict=True)
+    ]
+
+    async def work(tx: Tx) -> list[uuid.UUID]:
+        doubts = [kind.on_unknown == "fail"] * len(new)
+        fresh = await runs.insert_many(tx, scope_id, principal_id, new, doubts)
+        return [one.run_id if one.run_id in fresh else await _the_same(tx, one) for one in new]
+
+    found = await engine.database.promise("submit", work)
+    engine.bells.ring(WORK)
+    return found
+
+
+async def retry(
+    engine: Engine, scope_id: str, principal_id: str, run_id: uuid.UUID, key: str | None = None
+) -> Submitted:
+    """A person's retry: a new run of the same lineage, revision + 1 (P22). Finished history does
+    not change. Raises `NotFound`, `Conflict` while one of the lineage is active or succeeded, and
+    `UnderReview` while one of its operations is in doubt."""
+    attempted = ids.new_id()
+
+    async def work(tx: Tx) -> Submitted:
+        old = await runs.find(tx, scope_id, run_id)
+        if old is None:
+            raise NotFound(f"no such run: {ids.show('run', run_id)}")
+        fingerprint = canonical.digest(f"retry:{old.run_id}".encode())
+        replay = await _replayed(tx, scope_id, principal_id, key, fingerprint)
+        if replay is not None:
+            return replay
+        revision = await _next_revision(engine, tx, old)
+        new = _again(engine, old, attempted, principal_id, key, fingerprint)
+        lineage = runs.Lineage(old.lineage_id, revision, old.run_id)
+        fails = _fails_on_doubt(engine, old.kind)
+        if not await runs.insert(tx, new, lineage, fails_on_doubt=fails):
+            # Our own lost reply, or somebody else's retry of the same moment.
+            if await runs.find(tx, scope_id, attempted) is None:
+                raise Conflict("this run was just retried by somebody else; read its lineage")
+        run = await runs.find(tx, scope_id, attempted)
+        assert run is not None, "written in this transaction"
+        return Submitted(run, replayed=False)
+
+    async def reread(tx: Tx) -> Submitted | None:
+        run = await runs.find(tx, scope_id, attempted)
+        return None if run is None else Submitted(run, replayed=False)
+
+    submitted = await engine.database.promise("retry", work, reread=reread)
+    engine.bells.ring(WORK)
+    return submitted
+
+
+async def _replayed(
+    tx: Tx, scope_id: str, principal_id: str, key: str | None, fingerprint: bytes
+) -> Submitted | None:
+    found = None if key is None else await runs.find_by_key(tx, scope_id, principal_id, key)
+    if found is None:
+        return None
+    if found[1] != fingerprint:
+        raise IdempotencyConflict(f"the key {key!r} was used for another request")
+    run = await runs.find(tx, scope_id, found[0])
+    return None if run is None else Submitted(run, replayed=True)
+
+
+async def _next_revision(engine: Engine, tx: Tx, old: Run) -> int:
+    """Judged under the lock of the lineage's newest run."""
+    newest_id, revision = await runs.newest_revision(tx, old.scope_id, old.lineage_id)
+    newest = (await executions.lock(tx, old.scope_id, [newest_id]))[newest_id]
+    if not newest.final:
+        raise Conflict(
+            f"run {ids.show('run', newest_id)} of this lineage is {newest.status}; "
+            "cancel it or wait until it ends"
+        )
+    if newest.status == "succeeded":
+        raise Conflict(f"run {ids.show('run', newest_id)} of this lineage has succeeded")
+    if newest.doubts and not newest.fails_on_doubt:
+        unknown = [
+            ids.show("op", operation.operation_id)
+            for operation in await operations.of_run(tx, old.scope_id, newest_id)
+            if operation.in_doubt
+        ]
+        raise UnderReview(
+            f"{', '.join(unknown)} is in doubt; settle it before the run is tried again",
+            fields={"operation_ids": unknown},
+        )
+    return revision + 1
+
+
+def _again(
+    engine: Engine,
+    old: Run,
+    run_id: uuid.UUID,
+    principal_id: str,
+    key: str | None,
+    fingerprint: bytes,
+) -> NewRun:
+    kind = engine.kinds.get(old.kind)
+    return NewRun(
+        scope_id=old.scope_id,
+        run_id=run_id,
+        kind=old.kind,
+        lane=old.lane,
+        principal_id=principal_id,
+        input=canonical.encode(old.input),
+        idempotency_key=key,
+        fingerprint=fingerprint,
+        context=old.context,
+        labels=old.labels,
+        priority=old.priority,
+        deadline=None if kind is None else kind.deadline,
+        max_attempts=old.max_attempts,
+        conversation_id=old.conversation_id,
+        parent_run_id=None,
+    )
+
+
+def _fails_on_doubt(engine: Engine, kind_name: str) -> bool:
+    kind = engine.kinds.get(kind_name)
+    return kind is not None and kind.on_unknown == "fail"
+
+
+async def _the_same(tx: Tx, new: NewRun) -> uuid.UUID:
+    """The run that stands where `new` would: same id (a lost reply) or same key and request."""
+    if new.idempotency_key is None:
+        return new.run_id
+    found = await runs.find_by_key(tx, new.scope_id, new.principal_id, new.idempotency_key)
+    if found is None:
+        raise Conflict("the run's id is taken; submit again without giving an id")
+    if found[1] != new.fingerprint:
+        raise IdempotencyConflict(
+            f"the key {new.idempotency_key!r} was used for another request; use a new key, or send "
+            "the same request again",
+            fields={"run_id": ids.show("run", found[0])},
+        )
+    return found[0]
+
+
+def _new_run(
+    engine: Engine, kind: RunKind[Any, Any], scope_id: str, principal_id: str, request: Request
+) -> NewRun:
+    _check(engine, request)
+    data = kind.encode_input(request.input)
+    if len(data) > engine.settings.max_input_bytes:
+        raise PayloadTooLarge(
+            f"the input has {len(data)} bytes; at most {engine.settings.max_input_bytes} are "
+            "taken: store larger things as artifacts and pass their ids"
+        )
+    return NewRun(
+        scope_id=scope_id,
+        run_id=ids.new_id(),
+        kind=kind.name,
+        lane=request.lane or kind.lane,
+        principal_id=principal_id,
+        input=data,
+        idempotency_key=request.key,
+        fingerprint=_fingerprint(request, data),
+        context=request.context,
+        labels=request.labels,
+        priority=request.priority,
+        not_before=request.not_before,
+        deadline=kind.deadline,
+        max_attempts=kind.retry.max_attempts,
+        conversation_id=request.conversation_id,
+        traceparent=request.traceparent,
+    )
+
+
+def _fingerprint(request: Request, data: bytes) -> bytes:
+    if request.key is None:
+        return b""
+    if request.fingerprint_of is not None:
+        return canonical.digest(canonical.encode(request.fingerprint_of))
+    return canonical.digest(b"\x00".join((request.kind.encode(), data)))
+
+
+def _check(engine: Engine, request: Request) -> None:
+    if request.key is not None and not 1 <= len(request.key) <= MAX_KEY:
+        raise InvalidRequest(f"an idempotency key has 1 to {MAX_KEY} characters")
+    for text in (request.key, request.conversation_id, request.traceparent):
+        if text is not None and not storable(text):
+            raise InvalidRequest("a NUL or half of a surrogate pair cannot be stored")
+    if request.lane is not None and request.lane not in engine.kinds.lanes():
+        known = ", ".join(engine.kinds.lanes())
+        raise InvalidRequest(f"there is no lane {request.lane[:80]!r}; there are: {known}")
+    if request.priority not in PRIORITIES:
+        raise InvalidRequest("priority is a whole number from -1000 to 1000")
+    if request.not_before is not None and request.not_before.tzinfo is None:
+        raise InvalidRequest("not_before needs a time zone, such as 2026-01-31T12:00:00Z")
+    if len(request.labels) > MAX_LABELS or any(len(v) > 200 for v in request.labels.values()):
+        raise InvalidRequest(f"at most {MAX_LABELS} labels of at most 200 characters are taken")
+    for name, value in (("context", request.context), ("labels", request.labels)):
+        try:
+            canonical.encode(value)
+        except canonical.NotJson as error:
+            raise InvalidRequest(f"{name} cannot be stored: {error}") from error
+
+
+def storable(text: str) -> bool:
+    """Whether PostgreSQL can keep this text."""
+    return "\x00" not in text and not any("\ud800" <= letter <= "\udfff" for letter in text)

@@ -1,0 +1,271 @@
+"""Working: the loops of a worker process, from recovery to drain.
+
+    start ─ recover ─▶ claim ⇄ run ⇄ settle ─ stop asked ─▶ drain ─ hand back ─▶ end
+
+Nothing is claimed before recovery has finished (P18). A worker that is asked to stop claims no
+more, lets running work end for a while, hands back what goes on, and loses nothing (P19).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import uuid
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+
+import asyncpg
+import structlog
+
+from earnest.domain.errors import EarnestError
+from earnest.engine import reconciling
+from earnest.engine.attempting import Attempting, Stop
+from earnest.engine.doorbells import QUESTION, STOP, WORK
+from earnest.engine.engine import Engine
+from earnest.engine.leasing import Keeper, Leases, boot_seconds
+from earnest.engine.reaping import Reaper
+from earnest.engine.remembering import Rememberer
+from earnest.engine.settling import Ending, Settler, Wish, settle_alone
+from earnest.store import executions
+from earnest.store.database import LOST, Tx
+from earnest.store.executions import Claimed
+from earnest.store.statements import sql
+
+log = structlog.get_logger("earnest.worker")
+
+_RIPEN = 500
+_LONGEST_IDLE = timedelta(seconds=5)
+
+
+class Worker:
+    """Claims and runs work until it is stopped. `lanes`: which to serve, all known ones by default.
+    `alone`: the embedded server was just started and nobody else is connected to it."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        lanes: list[str] | None = None,
+        alone: bool = False,
+        keeper: bool = True,
+    ) -> None:
+        self.engine = engine
+        self.lanes = lanes or engine.kinds.lanes()
+        self.ready = asyncio.Event()
+        self._alone = alone
+        self._stop = asyncio.Event()
+        self._leases = Leases(engine.settings.lease)
+        self._rememberer = Rememberer(engine, self._leases)
+        self._settler = Settler(engine)
+        self._reaper = Reaper(engine)
+        self._attempts: dict[asyncio.Task[object], Attempting] = {}
+        self._lane_turn = 0
+        self._claim_in_doubt = False
+        self._keeper = (
+            Keeper(engine.database, self._leases, engine.settings, engine.instance.enter)
+            if keeper
+            else None
+        )
+
+    async def run(self) -> None:
+        """Works until `stop`; returns when everything is settled or handed back."""
+        await self._start()
+        loops = [
+            asyncio.create_task(self._repeat("claim", self._claim_round, WORK)),
+            asyncio.create_task(self._repeat("watch", self._watch_round, None)),
+            asyncio.create_task(self._repeat("ask", self._ask_round, QUESTION)),
+            asyncio.create_task(self._repeat("stop", self._stop_round, STOP)),
+        ]
+        self.ready.set()
+        log.info("worker.ready", lanes=self.lanes, concurrency=self.engine.settings.concurrency)
+        try:
+            await self._stop.wait()
+            await _end(loops[:1])
+            await self._drain()
+        finally:
+            await _end(loops)
+            await self._leave()
+
+    def stop(self) -> None:
+        """Asks the worker to drain and end. Harmless when repeated."""
+        self._stop.set()
+
+    async def drain_once(self) -> int:
+        """Claims and runs what is due until nothing is, without the loops; for tests and scripts.
+        Returns how many attempts were run."""
+        count = 0
+        while True:
+            await self._reaper.look()
+            claimed = await self._claim_all()
+            asked = await reconciling.ask_due(self.engine)
+            if not claimed and not asked and not self._attempts:
+                return count
+            count += claimed
+            if self._attempts:
+                await asyncio.wait(self._attempts)
+
+    # ---- start and end ---------------------------------------------------------------------
+
+    async def _start(self) -> None:
+        if self._keeper is not None and not await asyncio.to_thread(self._keeper.start):
+            log.warning("keeper.not_connected")
+        recovered = await self._reaper.recover(alone=self._alone)
+        if recovered:
+            log.info("worker.recovered", moved=recovered)
+        await self.engine.bells.start()
+
+    async def _drain(self) -> None:
+        if self._attempts:
+            log.info("worker.draining", running=len(self._attempts))
+            await asyncio.wait(
+                set(self._attempts), timeout=self.engine.settings.drain.total_seconds()
+            )
+        for attempt in list(self._attempts.values()):
+            attempt.stop(Stop.DRAIN)
+        if self._attempts:
+            await asyncio.wait(set(self._attempts))
+
+    async def _leave(self) -> None:
+        if self._keeper is not None:
+            await asyncio.to_thread(self._keeper.stop)
+        with contextlib.suppress(EarnestError, *LOST):
+            await self.engine.instance.leave(self.engine.database)
+        await self.engine.bells.stop()
+        log.info("worker.ended")
+
+    # ---- the loops -------------------------------------------------------------------------
+
+    async def _repeat(
+        self, name: str, round_: Callable[[], Awaitable[timedelta]], bell: str | None
+    ) -> None:
+        """Repeats a round; each says how long to wait for the bell before the next. A database
+        that is away is waited for; nothing else may end a loop."""
+        while True:
+            try:
+                wait = await round_()
+            except (EarnestError, asyncpg.PostgresError, *LOST) as error:
+                log.warning("worker.round_failed", round=name, error=str(error))
+                wait = self.engine.settings.poll
+            if wait > timedelta(0):
+                if bell is None:
+                    await asyncio.sleep(wait.total_seconds())
+                else:
+                    await self.engine.bells.wait(bell, wait)
+
+    async def _claim_round(self) -> timedelta:
+        if self._claim_in_doubt:
+            await self._hand_back_unknown()
+        if self._free() <= 0:
+            await asyncio.wait(set(self._attempts), return_when=asyncio.FIRST_COMPLETED)
+        claimed = await self._claim_all()
+        if claimed:
+            return timedelta(0)
+        ripened = await self.engine.database.promise("wake", _ripen)
+        return timedelta(0) if ripened else await self._idle()
+
+    async def _idle(self) -> timedelta:
+        """Until the next delayed run is due, and never longer than a poll."""
+        row = await self.engine.database.fetchrow("next_due")
+        seconds = None if row is None else row["seconds"]
+        poll = self.engine.settings.poll
+        if seconds is None:
+            return poll
+        return max(timedelta(milliseconds=5), min(timedelta(seconds=seconds), poll))
+
+    async def _watch_round(self) -> timedelta:
+        await self._reaper.look()
+        return self.engine.settings.watch_every
+
+    async def _ask_round(self) -> timedelta:
+        asked = await reconciling.ask_due(self.engine)
+        return timedelta(0) if asked else self.engine.settings.poll
+
+    async def _stop_round(self) -> timedelta:
+        """Tells running attempts that they were asked to stop."""
+        if self._attempts:
+            rows = await self.engine.database.fetch(
+                "cancelled_among", self.engine.instance.instance_id
+            )
+            for row in rows:
+                held = self._leases.find((row["scope_id"], row["run_id"]), row["fence"])
+                if held is not None:
+                    held.tell_cancel()
+        return self.engine.settings.watch_every
+
+    # ---- claiming --------------------------------------------------------------------------
+
+    def _free(self) -> int:
+        return self.engine.settings.concurrency - len(self._attempts)
+
+    async def _claim_all(self) -> int:
+        """One claim on each lane, beginning with another one every time; returns how many."""
+        count = 0
+        self._lane_turn += 1
+        for offset in range(len(self.lanes)):
+            if self._free() <= 0:
+                break
+            lane = self.lanes[(self._lane_turn + offset) % len(self.lanes)]
+            count += await self._claim(lane)
+        return count
+
+    async def _claim(self, lane: str) -> int:
+        settings = self.engine.settings
+        limit = min(self._free(), settings.claim_batch)
+        kinds = [kind.name for kind in self.engine.kinds.values()]
+        tries = 0
+
+        async def work(tx: Tx) -> list[Claimed]:
+            nonlocal tries
+            tries += 1
+            # After a lost reply the first claim may stand: its runs are this instance's, and
+            # nobody works on them. They are handed back before anything else is claimed.
+            self._claim_in_doubt = tries > 1
+            instance_id = self.engine.instance.instance_id
+            return await executions.claim(tx, lane, kinds, instance_id, settings.lease, limit)
+
+        asked_at = boot_seconds()
+        claimed = await self.engine.database.promise("claim", work)
+        for one in claimed:
+            self._begin(one, asked_at)
+        return len(claimed)
+
+    def _begin(self, claimed: Claimed, asked_at: float) -> None:
+        attempt = Attempting(
+            self.engine, claimed, self._leases, self._rememberer, self._settler, asked_at
+        )
+        task: asyncio.Task[object] = asyncio.create_task(attempt.run())
+        self._attempts[task] = attempt
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[object]) -> None:
+        attempt = self._attempts.pop(task)
+        if not task.cancelled() and task.exception() is not None:
+            log.error(
+                "attempt.broken", run_id=str(attempt.claimed.run_id), exc_info=task.exception()
+            )
+
+    async def _hand_back_unknown(self) -> None:
+        """Runs that the database gives to this instance and that it does not know of: the reply of
+        their claim was lost."""
+        rows = await self.engine.database.fetch("held_by", self.engine.instance.instance_id)
+        for row in rows:
+            key = (row["scope_id"], row["run_id"])
+            if self._leases.find(key, row["fence"]) is None:
+                await self._hand_back(key, row["fence"], row["owner_token"])
+        self._claim_in_doubt = False
+
+    async def _hand_back(self, key: executions.Key, fence: int, owner_token: uuid.UUID) -> None:
+        row = await self.engine.database.fetchrow("find_run", *key)
+        if row is not None:
+            claimed = executions.as_claimed(row, fence, owner_token)
+            await settle_alone(self.engine, claimed, Ending(Wish.HAND_BACK))
+
+
+async def _ripen(tx: Tx) -> int:
+    return len(await tx.fetch(sql("ripen_runs"), _RIPEN))
+
+
+async def _end(tasks: list[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,1 @@
+"""Facts in PostgreSQL: one promise is one transaction, usually one statement."""

@@ -1,0 +1,224 @@
+"""The one way to PostgreSQL: a pool, promises in transactions, and what happens when it is away.
+
+A *promise* is a piece of work that commits as a whole. It is tried again for exactly two reasons:
+
+* the server says 40P01 (deadlock) or 40001 (serialization): nothing was committed;
+* the connection was lost. Then nobody knows whether it was committed, so the caller's `reread`
+  looks for the traces first (an owner token, a send token, a run id), and only when there are none
+  the work is done again. Work without a `reread` must be harmless to repeat.
+
+Every promise passes two crash points, `NAME.before` and `NAME.after` its commit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+import asyncpg
+
+from earnest.domain import canonical
+from earnest.domain.crash_points import reach
+from earnest.domain.errors import DatabaseUnavailable
+from earnest.store.statements import sql
+
+T = TypeVar("T")
+Tx = asyncpg.Connection
+Record = asyncpg.Record
+
+UniqueViolation = asyncpg.UniqueViolationError
+RETRIED = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
+LOST = (
+    asyncpg.PostgresConnectionError,
+    asyncpg.InterfaceError,
+    asyncpg.AdminShutdownError,
+    asyncpg.CrashShutdownError,
+    asyncpg.CannotConnectNowError,
+    asyncpg.TooManyConnectionsError,
+    ConnectionError,
+    FileNotFoundError,
+    TimeoutError,
+)
+
+# The planner's guesses about arrays of ids turn whole-table scans and hash joins on as soon as a
+# batch has a few hundred of them; every statement here is meant to walk an index. They belong to
+# the server settings of the connection: a pool resets what `SET` changed.
+ENGINE_SETTINGS = {
+    "search_path": "earnest",
+    "application_name": "earnest",
+    "timezone": "UTC",
+    "enable_seqscan": "off",
+    "enable_hashjoin": "off",
+    "enable_mergejoin": "off",
+    "jit": "off",
+    "lock_timeout": "10s",
+    "statement_timeout": "30s",
+    "idle_in_transaction_session_timeout": "60s",
+}
+
+
+def _encode_jsonb(data: bytes) -> bytes:
+    return b"\x01" + data
+
+
+def _decode_jsonb(data: bytes) -> Any:
+    return canonical.decode(bytes(data[1:]))
+
+
+def not_the_hooks_fault(tx: Tx, error: BaseException) -> bool:
+    """Whether an error inside an app's own code in a transaction is the database's: then the
+    promise is tried again as always."""
+    return isinstance(error, RETRIED) or tx.is_closed()
+
+
+async def prepare_connection(connection: Tx) -> None:
+    """Sends canonical JSON bytes as jsonb and reads values back."""
+    await connection.set_type_codec(
+        "jsonb",
+        schema="pg_catalog",
+        format="binary",
+        encoder=_encode_jsonb,
+        decoder=_decode_jsonb,
+    )
+
+
+class Database:
+    """A pool on one PostgreSQL. `revive` is called (at most one at a time) while the server cannot
+    be reached; the embedded server is brought back by it. `patience` bounds, in seconds, how long a
+    promise waits for the server before it raises `DatabaseUnavailable`."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        size: int = 10,
+        patience: float = 30.0,
+        revive: Callable[[], Awaitable[None]] | None = None,
+        settings: dict[str, str] | None = None,
+    ) -> None:
+        self.url = url
+        self.size = size
+        self.patience = patience
+        self._revive = revive
+        self._settings = {**ENGINE_SETTINGS, **(settings or {})}
+        self._reviving = asyncio.Lock()
+        self._pool: asyncpg.Pool | None = None
+
+    async def open(self) -> Database:
+        if self._pool is None:
+            self._pool = await self._persist(self._create_pool, time.monotonic() + self.patience)
+        return self
+
+    async def close(self) -> None:
+        if self._pool is not None:
+            pool, self._pool = self._pool, None
+            try:
+                await asyncio.wait_for(pool.close(), 5)
+            except (TimeoutError, *LOST):
+                pool.terminate()
+
+    async def __aenter__(self) -> Database:
+        return await self.open()
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def connect(self, **settings: str) -> Tx:
+        """A connection of its own, outside the pool: for session locks, LISTEN and the keeper."""
+        connection = await asyncpg.connect(
+            self.url, server_settings={**self._settings, **settings}, timeout=10
+        )
+        await prepare_connection(connection)
+        return connection
+
+    @asynccontextmanager
+    async def connection(self) -> AsyncIterator[Tx]:
+        if self._pool is None:
+            raise DatabaseUnavailable("the database is not open; open it before using it")
+        async with self._pool.acquire(timeout=10) as connection:
+            yield connection  # type: ignore[misc]
+
+    async def promise(
+        self,
+        name: str,
+        work: Callable[[Tx], Awaitable[T]],
+        *,
+        reread: Callable[[Tx], Awaitable[T | None]] | None = None,
+        patience: float | None = None,
+    ) -> T:
+        """Runs `work` in one transaction and returns its result once it is committed."""
+
+        async def once() -> T:
+            async with self.connection() as tx:
+                async with tx.transaction():
+                    result = await work(tx)
+                    reach(f"{name}.before")
+                reach(f"{name}.after")
+                return result
+
+        async def again() -> T:
+            if reread is not None:
+                async with self.connection() as tx:
+                    known = await reread(tx)
+                if known is not None:
+                    return known
+            return await once()
+
+        until = time.monotonic() + (self.patience if patience is None else patience)
+        return await self._persist(once, until, again)
+
+    async def fetch(self, statement: str, *arguments: Any) -> list[Record]:
+        """The rows of a named statement that only reads."""
+
+        async def once() -> list[Record]:
+            async with self.connection() as tx:
+                return await tx.fetch(sql(statement), *arguments)
+
+        return await self._persist(once, time.monotonic() + self.patience)
+
+    async def fetchrow(self, statement: str, *arguments: Any) -> Record | None:
+        rows = await self.fetch(statement, *arguments)
+        return rows[0] if rows else None
+
+    async def _create_pool(self) -> asyncpg.Pool:
+        pool = asyncpg.create_pool(
+            self.url,
+            min_size=1,
+            max_size=self.size,
+            init=prepare_connection,
+            server_settings=self._settings,
+            statement_cache_size=400,
+            max_cached_statement_lifetime=0,
+            max_inactive_connection_lifetime=300,
+            timeout=10,
+        )
+        await pool
+        return pool
+
+    async def _persist(
+        self,
+        once: Callable[[], Awaitable[T]],
+        until: float,
+        again: Callable[[], Awaitable[T]] | None = None,
+    ) -> T:
+        attempt, wait = once, 0.02
+        while True:
+            try:
+                return await attempt()
+            except RETRIED:
+                wait = min(wait * 2, 1.0)
+            except LOST as error:
+                attempt, wait = again or once, min(wait * 2, 0.5)
+                await self._bring_back(error, until)
+            await asyncio.sleep(wait * (0.5 + random.random() / 2))
+
+    async def _bring_back(self, error: BaseException, until: float) -> None:
+        if time.monotonic() >= until:
+            raise DatabaseUnavailable(f"the database does not answer: {error}") from error
+        if self._revive is not None and not self._reviving.locked():
+            async with self._reviving:
+                await self._revive()

@@ -1,0 +1,133 @@
+"""Steps, events and signals as rows."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from earnest.domain.event import Event
+from earnest.domain.run import Step
+from earnest.store.database import Database, Tx
+from earnest.store.statements import sql
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """An event of an owner, with the step it tells of where there is one (`name` is not None)."""
+
+    scope_id: str
+    run_id: uuid.UUID
+    fence: int
+    owner_token: uuid.UUID
+    type: str
+    payload: bytes
+    name: str | None = None
+    kind: str | None = None
+    digest: bytes | None = None
+    result: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A fact was stored; `cancel_requested` is what its run said in that moment."""
+
+    cancel_requested: bool
+
+
+async def write(tx: Tx, facts: Sequence[Fact], lease: timedelta) -> list[Written | None]:
+    """Stores facts of any runs in one statement, in order. `None`: that one was fenced out."""
+    rows = await tx.fetch(
+        sql("write_facts"),
+        [fact.scope_id for fact in facts],
+        [fact.run_id for fact in facts],
+        [fact.fence for fact in facts],
+        [fact.owner_token for fact in facts],
+        [fact.type for fact in facts],
+        [fact.payload for fact in facts],
+        [fact.name for fact in facts],
+        [fact.kind for fact in facts],
+        [fact.digest for fact in facts],
+        [fact.result for fact in facts],
+        lease,
+    )
+    written: list[Written | None] = [None] * len(facts)
+    for row in rows:
+        written[row["place"] - 1] = Written(row["cancel_requested"])
+    return written
+
+
+async def put_timer(
+    tx: Tx, scope_id: str, run_id: uuid.UUID, name: str, digest: bytes, span: timedelta, fence: int
+) -> None:
+    await tx.execute(sql("put_timer"), scope_id, run_id, name, digest, span, fence)
+
+
+async def steps(source: Tx | Database, scope_id: str, run_id: uuid.UUID) -> list[Step]:
+    if isinstance(source, Database):
+        rows = await source.fetch("steps_of", scope_id, run_id)
+    else:
+        rows = await source.fetch(sql("steps_of"), scope_id, run_id)
+    return [
+        Step(
+            name=row["name"],
+            kind=row["kind"],
+            digest=row["digest"],
+            result=row["result"],
+            attempt=row["fence"],
+            created_at=row["created_at"],
+        )
+        for row in rows
+    ]
+
+
+async def events(
+    database: Database, scope_id: str, run_id: uuid.UUID, after: int, limit: int
+) -> list[Event]:
+    rows = await database.fetch("events_of", scope_id, run_id, after, limit)
+    return [
+        Event(row["run_id"], row["seq"], row["type"], row["payload"], row["created_at"])
+        for row in rows
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Signal:
+    """The `number`-th signal of that name sent to a run."""
+
+    name: str
+    number: int
+    payload: Any
+
+
+async def put_signal(
+    tx: Tx,
+    scope_id: str,
+    run_id: uuid.UUID,
+    name: str,
+    payload: bytes,
+    principal_id: str,
+    key: str | None,
+) -> int:
+    number: int = await tx.fetchval(
+        sql("put_signal"), scope_id, run_id, name, payload, principal_id, key
+    )
+    return number
+
+
+async def signal_by_key(
+    tx: Tx, scope_id: str, run_id: uuid.UUID, principal_id: str, key: str
+) -> Signal | None:
+    row = await tx.fetchrow(sql("signal_by_key"), scope_id, run_id, principal_id, key)
+    return None if row is None else Signal(row["name"], row["number"], row["payload"])
+
+
+async def signals(tx: Tx, scope_id: str, run_id: uuid.UUID) -> list[Signal]:
+    rows = await tx.fetch(sql("signals_of"), scope_id, run_id)
+    return [Signal(row["name"], row["number"], row["payload"]) for row in rows]
+
+
+async def signal_exists(tx: Tx, scope_id: str, run_id: uuid.UUID, name: str, number: int) -> bool:
+    return bool(await tx.fetchval(sql("signal_exists"), scope_id, run_id, name, number))

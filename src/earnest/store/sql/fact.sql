@@ -1,0 +1,86 @@
+-- What an owner writes while it works: steps, emitted events, progress, signals it reads.
+
+-- name: write_facts
+-- $1 scopes, $2 runs, $3 fences, $4 owner tokens, $5 event types, $6 payloads, $7 step names (null:
+-- only an event), $8 step kinds, $9 digests, $10 results, $11 lease. Several facts of one run may
+-- come together: each gets its own number. Facts missing from the answer were fenced out.
+WITH item AS (
+    SELECT *, row_number() OVER (PARTITION BY scope_id, run_id ORDER BY place) AS number,
+           count(*) OVER (PARTITION BY scope_id, run_id) AS together
+    FROM unnest($1::text[], $2::uuid[], $3::int[], $4::uuid[], $5::text[], $6::jsonb[], $7::text[],
+                $8::text[], $9::bytea[], $10::jsonb[]) WITH ORDINALITY
+        AS i (scope_id, run_id, fence, owner_token, type, payload, name, kind, digest, result, place)
+), run_item AS (
+    SELECT DISTINCT ON (scope_id, run_id) scope_id, run_id, fence, owner_token, together FROM item
+), locked AS MATERIALIZED (
+    SELECT e.scope_id, e.run_id, e.status, e.lease_until, i.together,
+           e.fence = i.fence AND e.owner_token = i.owner_token AS owned
+    FROM run_item i JOIN execution e USING (scope_id, run_id)
+    ORDER BY e.scope_id, e.run_id
+    FOR NO KEY UPDATE OF e
+), owned AS (
+    UPDATE execution e
+    SET last_seq = e.last_seq + l.together, lease_until = clock() + $11::interval
+    FROM locked l
+    WHERE e.scope_id = l.scope_id AND e.run_id = l.run_id
+      AND l.owned AND l.status = 'running' AND l.lease_until > clock()
+    RETURNING e.scope_id, e.run_id, e.fence, e.last_seq - l.together AS seq_before,
+              e.cancel_requested
+), kept AS (
+    INSERT INTO step (scope_id, run_id, name, kind, digest, result, fence, created_at)
+    SELECT i.scope_id, i.run_id, i.name, i.kind, i.digest, i.result, o.fence, clock()
+    FROM item i JOIN owned o USING (scope_id, run_id)
+    WHERE i.name IS NOT NULL
+), told AS (
+    INSERT INTO event (scope_id, run_id, seq, type, payload, created_at)
+    SELECT i.scope_id, i.run_id, o.seq_before + i.number, i.type, i.payload, clock()
+    FROM item i JOIN owned o USING (scope_id, run_id)
+)
+SELECT i.place::int, o.cancel_requested FROM item i JOIN owned o USING (scope_id, run_id);
+
+-- name: append_events
+-- $1 scope, $2 run, $3 the last number before these, $4 types, $5 payloads.
+INSERT INTO event (scope_id, run_id, seq, type, payload, created_at)
+SELECT $1, $2, $3 + place, type, payload, clock()
+FROM unnest($4::text[], $5::jsonb[]) WITH ORDINALITY AS e (type, payload, place);
+
+-- name: put_timer
+-- A remembered instant, counted from now by the database's clock. $1 scope, $2 run, $3 name,
+-- $4 digest, $5 span, $6 fence. Only under the execution's lock.
+INSERT INTO step (scope_id, run_id, name, kind, digest, result, fence, created_at)
+VALUES ($1, $2, $3, 'timer', $4, jsonb_build_object('until', clock() + $5::interval), $6, clock())
+ON CONFLICT (scope_id, run_id, name) DO NOTHING;
+
+-- name: steps_of
+SELECT name, kind, digest, result, fence, created_at FROM step
+WHERE scope_id = $1 AND run_id = $2 ORDER BY created_at, name;
+
+-- name: events_of
+-- $1 scope, $2 run, $3 after which number, $4 how many.
+SELECT run_id, seq, type, payload, created_at FROM event
+WHERE scope_id = $1 AND run_id = $2 AND seq > $3 ORDER BY seq LIMIT $4;
+
+-- name: put_signal
+-- $1 scope, $2 run, $3 name, $4 payload, $5 principal, $6 key. Only under the execution's lock.
+INSERT INTO signal (scope_id, run_id, name, number, payload, principal_id, idempotency_key,
+                    created_at)
+SELECT $1, $2, $3, coalesce(max(number), 0) + 1, $4, $5, $6, clock()
+FROM signal WHERE scope_id = $1 AND run_id = $2 AND name = $3
+RETURNING number;
+
+-- name: signal_by_key
+SELECT name, number, payload FROM signal
+WHERE scope_id = $1 AND run_id = $2 AND principal_id = $3 AND idempotency_key = $4;
+
+-- name: signals_of
+SELECT name, number, payload FROM signal WHERE scope_id = $1 AND run_id = $2
+ORDER BY name, number;
+
+-- name: signal_exists
+SELECT true AS found FROM signal
+WHERE scope_id = $1 AND run_id = $2 AND name = $3 AND number = $4;
+
+-- name: step_of_fence
+-- Did this very attempt store that step? $1 scope, $2 run, $3 name, $4 fence.
+SELECT true AS stored FROM step
+WHERE scope_id = $1 AND run_id = $2 AND name = $3 AND fence = $4;

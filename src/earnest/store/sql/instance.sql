@@ -1,0 +1,33 @@
+-- Processes that hold leases.
+
+-- name: enter_instance
+INSERT INTO instance (instance_id, lock_number, host, process, started_at)
+VALUES ($1, $2, $3, $4, clock()) ON CONFLICT (instance_id) DO NOTHING;
+
+-- name: leave_instance
+UPDATE instance SET ended_at = clock() WHERE instance_id = $1;
+
+-- name: find_instance
+SELECT instance_id, lock_number, host, process, ended_at FROM instance WHERE instance_id = $1;
+
+-- name: hold_instance_lock
+SELECT pg_try_advisory_lock($1::bigint) AS held;
+
+-- name: unlocked_instances
+-- Instances that have not said goodbye and whose session lock nobody holds: their connection is
+-- gone. A lock number is split over two columns of pg_locks.
+SELECT i.instance_id, i.host, i.process FROM instance i
+WHERE i.ended_at IS NULL AND NOT EXISTS (
+    SELECT FROM pg_locks l
+    WHERE l.locktype = 'advisory' AND l.objsubid = 1 AND l.granted
+      AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+      AND ((l.classid::bigint << 32) | l.objid::bigint) = i.lock_number);
+
+-- name: database_clock
+-- The clock that decides, the wall clock under it, how long the server is up, and who this is.
+SELECT clock() AS now, clock_timestamp() AS wall,
+       extract(epoch FROM clock_timestamp() - pg_postmaster_start_time())::float8 AS uptime;
+
+-- name: durability
+SELECT name, setting FROM pg_settings WHERE name IN ('fsync', 'synchronous_commit',
+       'full_page_writes') ORDER BY name;

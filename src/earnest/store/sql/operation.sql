@@ -1,0 +1,174 @@
+-- Operations. Inside a run the execution is locked before the operation; every move writes one line
+-- of history and raises the version.
+
+-- name: lock_operation
+WITH locked AS MATERIALIZED (
+    SELECT * FROM operation WHERE scope_id = $1 AND operation_id = $2 FOR NO KEY UPDATE
+)
+SELECT *, clock() AS now FROM locked;
+
+-- name: find_operation
+SELECT *, clock() AS now FROM operation WHERE scope_id = $1 AND operation_id = $2;
+
+-- name: operations_of
+SELECT *, clock() AS now FROM operation WHERE scope_id = $1 AND run_id = $2
+ORDER BY created_at, operation_id;
+
+-- name: reserve_operation
+-- $1 scope, $2 operation, $3 run, $4 principal, $5 name, $6 kind, $7 recovery, $8 provider,
+-- $9 resource key, $10 keeps resource, $11 request, $12 digest, $13 fence, $14 window, $15 dedupes,
+-- $16 absent_after, $17 timeout. No row back: the id exists, or the resource key has a live intent.
+INSERT INTO operation (scope_id, operation_id, run_id, principal_id, name, kind, state, recovery,
+                       provider, resource_key, keeps_resource, live, request, digest, fence,
+                       send_window, dedupes, absent_after, timeout, created_at)
+VALUES ($1, $2, $3, $4, $5, $6, 'reserved', $7, $8, $9, $10, true, $11, $12, $13, $14, $15, $16,
+        $17, clock())
+ON CONFLICT DO NOTHING
+RETURNING version;
+
+-- name: reserve_again
+-- A released operation (not sent, or proved absent) is tried once more under the same id.
+-- $1 scope, $2 operation, $3 version, $4 fence.
+UPDATE operation
+SET state = 'reserved', version = version + 1, fence = $4, release_reason = NULL,
+    released_at = NULL, live = true, send_token = NULL, absent_since = NULL, lookup_due_at = NULL
+WHERE scope_id = $1 AND operation_id = $2 AND version = $3 AND state = 'released'
+  AND release_reason IN ('not_sent', 'absent')
+RETURNING version;
+
+-- name: begin_operation
+-- The last thing before the call, and `send again`: $1 scope, $2 operation, $3 version, $4 fence,
+-- $5 send token, $6 instance, $7 how long the call may take.
+UPDATE operation
+SET state = 'submitting', version = version + 1, fence = $4, send_token = $5, instance_id = $6,
+    send_count = send_count + 1, submitting_at = clock(), call_until = clock() + $7::interval,
+    first_begun_at = coalesce(first_begun_at, clock()), unknown_since = NULL, lookup_due_at = NULL
+WHERE scope_id = $1 AND operation_id = $2 AND version = $3
+  AND (state = 'reserved' OR (state IN ('submitting', 'unknown') AND recovery = 'resend'))
+RETURNING version;
+
+-- name: confirm_operation
+-- The receipt is stored, however it was reached. $1 scope, $2 operation, $3 version, $4 receipt,
+-- $5 external reference, $6 resolution (null when the call itself answered).
+UPDATE operation
+SET state = 'submitted', version = version + 1, receipt = $4, external_ref = $5,
+    submitted_at = clock(), unknown_since = NULL, lookup_due_at = NULL, resolution = $6,
+    live = keeps_resource
+WHERE scope_id = $1 AND operation_id = $2 AND version = $3 AND state IN ('submitting', 'unknown')
+RETURNING version;
+
+-- name: release_operation
+-- $1 scope, $2 operation, $3 version, $4 reason, $5 refusal, $6 resolution.
+UPDATE operation
+SET state = 'released', version = version + 1, release_reason = $4, refusal = $5,
+    released_at = clock(), unknown_since = NULL, lookup_due_at = NULL, resolution = $6, live = false
+WHERE scope_id = $1 AND operation_id = $2 AND version = $3
+  AND state IN ('reserved', 'submitting', 'unknown')
+RETURNING version;
+
+-- name: doubt_operation
+-- $1 scope, $2 operation, $3 version, $4 when to ask the provider (null: nobody can be asked).
+UPDATE operation
+SET state = 'unknown', version = version + 1, unknown_since = clock(),
+    lookup_due_at = clock() + $4::interval
+WHERE scope_id = $1 AND operation_id = $2 AND version = $3 AND state = 'submitting'
+RETURNING version;
+
+-- name: free_resource
+-- The thing behind a resource key is gone: the row stays as its tombstone, the key may be used
+-- again under a new operation id. $1 scope, $2 operation.
+UPDATE operation SET live = false, version = version + 1
+WHERE scope_id = $1 AND operation_id = $2 AND state = 'submitted' AND live
+RETURNING version, kind, resource_key;
+
+-- name: live_intent
+SELECT operation_id FROM operation
+WHERE scope_id = $1 AND kind = $2 AND resource_key = $3 AND live;
+
+-- name: note_move
+-- $1 scope, $2 operation, $3 version, $4 move, $5 state, $6 fence, $7 by, $8 detail.
+INSERT INTO operation_move (scope_id, operation_id, version, move, state, fence, by, detail,
+                            created_at)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, clock());
+
+-- name: moves_of
+SELECT version, move, state, fence, by, detail, created_at FROM operation_move
+WHERE scope_id = $1 AND operation_id = $2 ORDER BY version;
+
+-- name: lookups_of
+SELECT number, answer, detail, created_at FROM operation_lookup
+WHERE scope_id = $1 AND operation_id = $2 ORDER BY number;
+
+-- name: take_due_questions
+-- Unknown operations whose next question is due: the due time moves on by $1 as a claim, so that
+-- two processes do not ask at once and a crash in between only delays. $2 kinds, $3 how many.
+UPDATE operation o SET lookup_due_at = clock() + $1::interval
+FROM (
+    SELECT scope_id, operation_id FROM operation
+    WHERE state = 'unknown' AND lookup_due_at <= (SELECT clock()) AND kind = ANY ($2::text[])
+    ORDER BY lookup_due_at LIMIT $3
+    FOR NO KEY UPDATE SKIP LOCKED
+) AS pick
+WHERE o.scope_id = pick.scope_id AND o.operation_id = pick.operation_id
+RETURNING o.scope_id, o.operation_id;
+
+-- name: note_lookup
+-- An answer that settles nothing. $1 scope, $2 operation, $3 version, $4 answer, $5 detail,
+-- $6 when to ask again.
+WITH asked AS (
+    UPDATE operation
+    SET lookup_count = lookup_count + 1, lookup_due_at = clock() + $6::interval,
+        absent_since = CASE WHEN $4 = 'absent' THEN coalesce(absent_since, clock()) END
+    WHERE scope_id = $1 AND operation_id = $2 AND version = $3 AND state = 'unknown'
+    RETURNING scope_id, operation_id, lookup_count
+)
+INSERT INTO operation_lookup (scope_id, operation_id, number, answer, detail, created_at)
+SELECT scope_id, operation_id, lookup_count, $4, $5, clock() FROM asked
+RETURNING number;
+
+-- name: note_final_lookup
+-- The answer that settles it, written with the move. $1 scope, $2 operation, $3 answer, $4 detail.
+WITH asked AS (
+    UPDATE operation SET lookup_count = lookup_count + 1
+    WHERE scope_id = $1 AND operation_id = $2
+    RETURNING scope_id, operation_id, lookup_count
+)
+INSERT INTO operation_lookup (scope_id, operation_id, number, answer, detail, created_at)
+SELECT scope_id, operation_id, lookup_count, $3, $4, clock() FROM asked
+RETURNING number;
+
+-- name: overdue_calls
+-- Calls whose sender has had its time, or is among the dead: those standing alone, and those that a
+-- reconciler sent again for a run that nobody holds. The call of a running run is watched by the
+-- run's lease; a queued run's next attempt looks after it. $1 grace after the call's end, $2 dead
+-- instances, $3 how many.
+SELECT o.scope_id, o.operation_id, o.send_token FROM operation o
+LEFT JOIN execution e USING (scope_id, run_id)
+WHERE o.state = 'submitting'
+  AND (o.run_id IS NULL OR e.status NOT IN ('running', 'queued'))
+  AND (o.call_until + $1::interval <= clock() OR o.instance_id = ANY ($2::uuid[]))
+ORDER BY o.call_until LIMIT $3;
+
+-- name: put_finding
+INSERT INTO finding (scope_id, finding_id, operation_id, kind, detail, created_at)
+VALUES ($1, $2, $3, $4, $5, clock());
+
+-- name: findings_of
+SELECT finding_id, operation_id, kind, detail, created_at FROM finding
+WHERE scope_id = $1 AND operation_id = $2 ORDER BY created_at;
+
+-- name: list_unknown_operations
+-- The desk: longest in doubt first. $1 scope, $2 after this instant and $3 id (null: from the
+-- start), $4 how many.
+SELECT *, clock() AS now FROM operation
+WHERE scope_id = $1 AND state = 'unknown'
+  AND ($2::timestamptz IS NULL OR (unknown_since, operation_id) > ($2, $3))
+ORDER BY unknown_since, operation_id LIMIT $4;
+
+-- name: list_operations
+-- Oldest first. $1 scope, $2 state (null: any), $3 after this instant and $4 id (null: from the
+-- start), $5 how many.
+SELECT *, clock() AS now FROM operation
+WHERE scope_id = $1 AND ($2::text IS NULL OR state = $2)
+  AND ($3::timestamptz IS NULL OR (created_at, operation_id) > ($3, $4))
+ORDER BY created_at, operation_id LIMIT $5;

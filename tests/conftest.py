@@ -1,0 +1,90 @@
+"""What all tests share: a throwaway server, a database of one's own, an engine on it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import settings as hypothesis_settings
+
+from earnest.engine.engine import Engine
+from earnest.engine.kinds import App
+from earnest.engine.settings import EngineSettings
+from earnest.engine.working import Worker
+from earnest.store.database import Database
+from earnest.testing.clock import ManualClock
+from earnest.testing.databases import ThrowawayCluster
+from earnest.testing.simulator import Simulator, running_simulator
+
+hypothesis_settings.register_profile("earnest", deadline=None, print_blob=True)
+hypothesis_settings.load_profile("earnest")
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ThrowawayCluster]:
+    """An embedded server without fsync, with a migrated template database."""
+    started = ThrowawayCluster(tmp_path_factory.mktemp("cluster")).start()
+    yield started
+    started.stop()
+
+
+@pytest.fixture
+async def database_url(cluster: ThrowawayCluster) -> AsyncIterator[str]:
+    """A migrated, empty database for this test alone."""
+    url = await cluster.copy()
+    yield url
+    await cluster.drop(url)
+
+
+@pytest.fixture
+async def database(database_url: str) -> AsyncIterator[Database]:
+    async with Database(database_url, size=8, patience=5) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def clock(database: Database) -> ManualClock:
+    """The database's clock, stopped; the test moves it."""
+    return await ManualClock(database).stop()
+
+
+@pytest.fixture
+async def make_engine(database: Database) -> AsyncIterator[Callable[..., Engine]]:
+    """Makes an engine on this test's database, for an app, with changed settings."""
+    engines: list[Engine] = []
+
+    def make(app: App | None = None, **changed: Any) -> Engine:
+        engine = Engine(database, settings=replace(EngineSettings(), **changed))
+        if app is not None:
+            engine.kinds = app.kinds
+            engine.effects = dict(app.effects)
+        engines.append(engine)
+        return engine
+
+    yield make
+    for engine in engines:
+        await engine.bells.stop()
+
+
+@pytest.fixture
+async def make_worker() -> AsyncIterator[Callable[[Engine], Worker]]:
+    """Makes a worker without keeper and loops; the test drives it with `drain_once`."""
+    async with contextlib.AsyncExitStack():
+        yield lambda engine: Worker(engine, keeper=False)
+
+
+@pytest.fixture(scope="session")
+def simulator_process() -> Iterator[Simulator]:
+    """A simulator in a process of its own."""
+    with running_simulator() as simulator:
+        yield simulator
+
+
+@pytest.fixture
+def simulator(simulator_process: Simulator) -> Simulator:
+    """The simulator without fault rules. Its truth still knows what other tests did."""
+    simulator_process.clear_faults()
+    return simulator_process
