@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from hypothesis import settings as hypothesis_settings
 
+from earnest.engine.app import App
 from earnest.engine.engine import Engine
-from earnest.engine.kinds import App
 from earnest.engine.settings import EngineSettings
 from earnest.engine.working import Worker
 from earnest.store.database import Database

@@ -36,9 +36,9 @@ from earnest.domain.errors import (
 )
 from earnest.engine.context import Context, Parked
 from earnest.engine.engine import Engine
+from earnest.engine.intending import StopAsked
 from earnest.engine.kinds import RunKind
 from earnest.engine.leasing import Leases
-from earnest.engine.operating import StopAsked
 from earnest.engine.plain import PlainContext
 from earnest.engine.remembering import Rememberer
 from earnest.engine.settling import Ending, Settled, Settler, Wish

@@ -33,7 +33,7 @@ from earnest.domain.errors import (
 from earnest.domain.event import MAX_PAYLOAD_BYTES, is_app_type
 from earnest.domain.operation import Operation
 from earnest.domain.run import RunStatus, Step, Wait
-from earnest.engine import operating, parenting
+from earnest.engine import intending, operating, parenting
 from earnest.engine.effects import Effect
 from earnest.engine.engine import Engine
 from earnest.engine.kinds import RunKind
@@ -312,17 +312,15 @@ class Context:
             )
         return self._memory
 
-    async def _known_operation(self, intent: operating.Intent) -> Operation | None:
+    async def _known_operation(self, intent: intending.Intent) -> Operation | None:
         memory = await self._remember_all()
         return memory.operations.get(intent.operation_id)
 
     def _intent(
         self, name: str, effect: Any, request: Any, resource_key: str | None
-    ) -> operating.Intent:
-        made = effect() if isinstance(effect, type) else effect
-        known = self.engine.effect(made.kind) if isinstance(effect, type) else made
-        return operating.make_intent(
-            known or made,
+    ) -> intending.Intent:
+        return intending.make_intent(
+            self.engine.effect_of(effect),
             request,
             scope_id=self.scope_id,
             operation_id=ids.operation_id(self.claimed.run_id, name),

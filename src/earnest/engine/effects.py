@@ -18,10 +18,10 @@ from typing import Any, ClassVar, Generic, TypeVar, get_args
 import asyncpg
 from pydantic import TypeAdapter
 
+from earnest.domain import ids
 from earnest.domain.duration import Duration, duration
 from earnest.domain.errors import SettingInvalid
 from earnest.domain.operation import EffectTerms, Operation, Recovery
-from earnest.domain import ids
 
 RequestT = TypeVar("RequestT")
 ReceiptT = TypeVar("ReceiptT")
@@ -88,6 +88,17 @@ class Effect(Generic[RequestT, ReceiptT]):
     def find(cls, kind: str) -> type[Effect[Any, Any]] | None:
         """The effect of that kind, if its module was imported in this process."""
         return Effect._known.get(kind)
+
+    @classmethod
+    def make(cls) -> Effect[Any, Any] | None:
+        """An instance made without arguments; `None` where the class needs some."""
+        required = [
+            parameter
+            for parameter in inspect.signature(cls).parameters.values()
+            if parameter.default is parameter.empty
+            and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+        ]
+        return None if required else cls()
 
     @classmethod
     def known_kinds(cls) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from earnest.domain.errors import SettingInvalid
 from earnest.engine.doorbells import Doorbells
 from earnest.engine.effects import Effect
 from earnest.engine.instances import Instance
@@ -29,13 +30,27 @@ class Engine:
 
     def effect(self, kind: str) -> Effect[Any, Any] | None:
         """The effect of that kind: one that an app provided, else one made of a known class."""
-        found = self.effects.get(kind)
-        if found is None:
+        if kind not in self.effects:
             known = Effect.find(kind)
-            found = None if known is None else known()
-            if found is not None:
-                self.effects[kind] = found
-        return found
+            made = None if known is None else known.make()
+            if made is None:
+                return None
+            self.effects[kind] = made
+        return self.effects[kind]
 
     def effect_kinds(self) -> list[str]:
-        return sorted({*self.effects, *Effect.known_kinds()})
+        """The effects that this process can act for."""
+        known = {*self.effects, *Effect.known_kinds()}
+        return sorted(kind for kind in known if self.effect(kind) is not None)
+
+    def effect_of(self, effect: Effect[Any, Any] | type[Effect[Any, Any]]) -> Effect[Any, Any]:
+        """The instance to use where a handler named a class or brought its own instance."""
+        if not isinstance(effect, type):
+            return self.effects.setdefault(effect.kind, effect)
+        found = self.effect(effect.kind)
+        if found is None:
+            raise SettingInvalid(
+                f"{effect.__name__} cannot be made without arguments; give the app an instance: "
+                f"app.effect({effect.__name__}(...))"
+            )
+        return found

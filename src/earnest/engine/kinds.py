@@ -1,6 +1,6 @@
 """Run kinds: the handlers a user writes, with what they promise about themselves.
 
-`App` collects them by decorator. Input and output types are read from the handler's annotations;
+Input and output types are read from the handler's annotations;
 what does not fit is refused when a run is submitted, not when it runs.
 """
 
@@ -8,20 +8,17 @@ from __future__ import annotations
 
 import inspect
 import typing
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, Generic, Literal, ParamSpec, TypeVar, overload
+from typing import Any, Generic, Literal, TypeVar
 
 from pydantic import PydanticUserError, TypeAdapter, ValidationError
 
 from earnest.domain import canonical
-from earnest.domain.duration import Duration, duration
 from earnest.domain.errors import InvalidRequest, SettingInvalid, UnknownKind
 from earnest.domain.run import RetryPolicy
-from earnest.engine.effects import Effect
 
-P = ParamSpec("P")
 InputT = TypeVar("InputT")
 OutputT = TypeVar("OutputT")
 
@@ -93,19 +90,6 @@ class Kinds(Mapping[str, RunKind[Any, Any]]):
         return len(self._by_name)
 
 
-Handler = Callable[[Any, InputT], Awaitable[OutputT]]
-PlainHandler = Callable[[Any, InputT], OutputT]
-
-
-class _Register(typing.Protocol):
-    """The decorator that `App.run` makes: async handlers and plain ones alike."""
-
-    @overload
-    def __call__(self, handler: Handler[InputT, OutputT], /) -> RunKind[InputT, OutputT]: ...
-    @overload
-    def __call__(self, handler: PlainHandler[InputT, OutputT], /) -> RunKind[InputT, OutputT]: ...
-
-
 def make_kind(name: str, handler: Callable[..., Any], **terms: Any) -> RunKind[Any, Any]:
     """Reads the types of a handler `(ctx, input) -> output`. Raises `SettingInvalid` when it has
     no such shape or types that cannot be JSON."""
@@ -125,56 +109,6 @@ def make_kind(name: str, handler: Callable[..., Any], **terms: Any) -> RunKind[A
         raise SettingInvalid(f"the types of {name}'s handler cannot be JSON: {error}") from error
     is_async = inspect.iscoroutinefunction(handler)
     return RunKind(name, handler, input_type, output_type, is_async, **terms)
-
-
-class App:
-    """A named set of run kinds, and later the way to submit them."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.kinds = Kinds()
-        self.effects: dict[str, Effect[Any, Any]] = {}
-
-    def run(
-        self,
-        name: str,
-        *,
-        lane: str = "default",
-        max_attempts: int = 3,
-        timeout: Duration | None = None,
-        deadline: Duration | None = None,
-        retry_first: Duration = "2s",
-        retry_longest: Duration = "10m",
-        on_unknown: Literal["wait", "fail"] = "wait",
-        pure: bool = False,
-    ) -> _Register:
-        """Registers a handler. `timeout` bounds one attempt, `deadline` the run from submit to end;
-        `on_unknown="fail"` ends a run over a doubt instead of waiting (the operation stays on the
-        desk); `pure` says that the handler acts on nothing outside."""
-        if not 1 <= max_attempts <= 1000:
-            raise SettingInvalid(f"{name}: max_attempts must be between 1 and 1000")
-        retry = RetryPolicy(max_attempts, duration(retry_first), 2.0, duration(retry_longest))
-
-        def register(handler: Callable[..., Any]) -> RunKind[Any, Any]:
-            kind = make_kind(
-                name,
-                handler,
-                lane=lane,
-                retry=retry,
-                timeout=None if timeout is None else duration(timeout),
-                deadline=None if deadline is None else duration(deadline),
-                on_unknown=on_unknown,
-                pure=pure,
-            )
-            self.kinds.add(kind)
-            return kind
-
-        return typing.cast(_Register, register)
-
-    def effect(self, effect: Effect[Any, Any]) -> None:
-        """Provides the instance to use for its kind, for effects that need a client or a setting;
-        others are made without arguments."""
-        self.effects[effect.kind] = effect
 
 
 def _places(error: ValidationError) -> str:

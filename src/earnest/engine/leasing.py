@@ -91,7 +91,7 @@ class Leases:
         on_lost: Callable[[], None],
         on_cancel: Callable[[], None],
     ) -> HeldLease:
-        """Notes a lease that was asked for at `asked_at` (boot seconds, before the claim went out)."""
+        """Notes a lease that was asked for at `asked_at` (boot seconds, before the claim)."""
         held = HeldLease(
             claimed.scope_id,
             claimed.run_id,
@@ -180,7 +180,7 @@ class Keeper:
             connection.terminate()
 
     async def _pause(self, seconds: float, connection: Tx | None = None) -> None:
-        """Waits in short looks, so that a stop, a lapsed lease and a lost connection are noticed."""
+        """Waits in short looks: a stop, a lapsed lease and a lost connection are noticed soon."""
         until = time.monotonic() + seconds
         while not self._stop.is_set() and (left := until - time.monotonic()) > 0:
             await asyncio.sleep(min(left, 0.1))

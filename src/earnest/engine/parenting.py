@@ -17,9 +17,9 @@ from earnest.domain.errors import CodeChanged, FencedOut
 from earnest.domain.run import FINAL, NewRun, RunStatus
 from earnest.engine.doorbells import WORK
 from earnest.engine.engine import Engine
+from earnest.engine.intending import StopAsked
 from earnest.engine.kinds import RunKind
 from earnest.engine.leasing import HeldLease
-from earnest.engine.operating import StopAsked
 from earnest.store import executions, runs
 from earnest.store.database import Tx
 from earnest.store.executions import Claimed

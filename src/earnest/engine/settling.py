@@ -73,12 +73,10 @@ class Settler:
 
     async def settle(self, claimed: Claimed, ending: Ending) -> Settled:
         """Raises `DatabaseUnavailable` when the database stays away; the reaper takes over then."""
-        if ending.wish is Wish.SUCCEED and ending.output is not None:
-            if claimed.parent_run_id is None and await self._successes.put(
-                (claimed, ending.output)
-            ):
-                self._engine.bells.ring(MOVED)
-                return Settled.SUCCEEDED
+        plain = ending.wish is Wish.SUCCEED and claimed.parent_run_id is None
+        if plain and await self._successes.put((claimed, ending.output or b"null")):
+            self._engine.bells.ring(MOVED)
+            return Settled.SUCCEEDED
         return await settle_alone(self._engine, claimed, ending)
 
     async def _succeed(self, batch: Sequence[tuple[Claimed, bytes]]) -> list[bool]:

@@ -131,12 +131,10 @@ async def retry(
         new = _again(engine, old, attempted, principal_id, key, fingerprint)
         lineage = runs.Lineage(old.lineage_id, revision, old.run_id)
         fails = _fails_on_doubt(engine, old.kind)
-        if not await runs.insert(tx, new, lineage, fails_on_doubt=fails):
-            # Our own lost reply, or somebody else's retry of the same moment.
-            if await runs.find(tx, scope_id, attempted) is None:
-                raise Conflict("this run was just retried by somebody else; read its lineage")
+        await runs.insert(tx, new, lineage, fails_on_doubt=fails)
         run = await runs.find(tx, scope_id, attempted)
-        assert run is not None, "written in this transaction"
+        if run is None:
+            raise Conflict("this run was just retried by somebody else; read its lineage")
         return Submitted(run, replayed=False)
 
     async def reread(tx: Tx) -> Submitted | None:

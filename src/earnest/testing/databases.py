@@ -43,7 +43,7 @@ class ThrowawayCluster:
         return self.url_of(name)
 
     async def drop(self, url: str) -> None:
-        name = url.split("@", 1)[1].split("?")[0].strip("/")
+        name = url.split("@", 1)[1].split("?", maxsplit=1)[0].strip("/")
         await self._command(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
 
     def url_of(self, name: str) -> str:

@@ -1,0 +1,1 @@
+"""Whole systems on top of the engine. None knows another; the engine knows none."""

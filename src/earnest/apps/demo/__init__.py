@@ -1,0 +1,1 @@
+"""The demo: run kinds that show each promise of the engine against the simulator."""

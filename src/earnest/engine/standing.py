@@ -1,0 +1,53 @@
+"""Operations that stand alone: the same promise without a run, inside any program.
+
+The same key gives the same operation, so a request that is handled twice, by two processes or after
+a crash, refunds once. The key includes the generation where there is one (`4001/2`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TypeVar
+
+from earnest.domain import ids
+from earnest.domain.errors import InvalidRequest
+from earnest.engine import binding, intending, operating
+from earnest.engine.effects import Effect
+from earnest.engine.submitting import MAX_KEY, storable
+
+RequestT = TypeVar("RequestT")
+ReceiptT = TypeVar("ReceiptT")
+
+
+@asynccontextmanager
+async def operation(
+    key: str,
+    effect: Effect[RequestT, ReceiptT] | type[Effect[RequestT, ReceiptT]],
+    request: RequestT,
+    *,
+    resource_key: str | None = None,
+    scope: str | None = None,
+) -> AsyncIterator[ReceiptT]:
+    """Does it at most once and gives the receipt to the body; done before, it gives the same one.
+
+    The body runs only when it surely happened. Raises `Refused`, `NotSent`, `NotDone` (it surely
+    did not), `InDoubt` (it waits on the desk), `CodeChanged` (the key was used for another
+    request), `ResourceBusy`.
+    """
+    if not 1 <= len(key) <= MAX_KEY or not storable(key):
+        raise InvalidRequest(f"an operation's key has 1 to {MAX_KEY} characters")
+    bound = binding.current()
+    made = bound.engine.effect_of(effect)
+    scope_id = scope or bound.scope_id
+    intent = intending.make_intent(
+        made,
+        request,
+        scope_id=scope_id,
+        operation_id=ids.standing_operation_id(scope_id, bound.principal_id, made.kind, key),
+        principal_id=bound.principal_id,
+        name=key,
+        resource_key=resource_key,
+        lease=None,
+    )
+    yield await operating.perform_to_the_end(bound.engine, intent)
