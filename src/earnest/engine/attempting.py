@@ -152,7 +152,7 @@ class Attempting:
         error = handler.exception()
         if error is None and self._stopped is not Stop.TIMEOUT:
             return _success(kind, handler.result(), self.engine.settings.max_result_bytes)
-        if self._stopped is Stop.TIMEOUT:
+        if self._stopped is not None and not isinstance(error, (Parked, FencedOut, Blocked)):
             return self._ending_when_stopped(kind)
         assert error is not None, "told apart above"
         return self._ending_of(kind, error)

@@ -13,6 +13,7 @@ import hashlib
 import os
 import time
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -61,18 +62,24 @@ class Instance:
         digest = hashlib.sha256(b"earnest.instance" + self.instance_id.bytes).digest()
         return int.from_bytes(digest[:8], "big", signed=True)
 
-    async def enter(self, tx: Tx) -> None:
-        """Registers the instance and takes its session lock; again after every reconnect."""
+    async def enter(self, tx: Tx) -> bool:
+        """Registers the instance and takes its session lock; again after every reconnect. False
+        while an earlier connection of this process, not yet noticed as gone, still has it."""
         await tx.execute(
             sql("enter_instance"), self.instance_id, self.lock_number, self.host, self.process
         )
-        await tx.fetchval(sql("hold_instance_lock"), self.lock_number)
+        return bool(await tx.fetchval(sql("hold_instance_lock"), self.lock_number))
 
     async def leave(self, database: Database) -> None:
         async def work(tx: Tx) -> None:
             await tx.execute(sql("leave_instance"), self.instance_id)
 
         await database.promise("leave", work, patience=2)
+
+
+async def bury(dead: Sequence[uuid.UUID], tx: Tx) -> None:
+    """Dead instances that hold nothing any more are not looked at again."""
+    await tx.execute(sql("bury_instances"), list(dead))
 
 
 def provably_ended(host: str, process: str) -> bool:

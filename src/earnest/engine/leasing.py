@@ -23,7 +23,7 @@ import asyncio
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
 
@@ -130,12 +130,12 @@ class Keeper:
         database: Database,
         leases: Leases,
         settings: EngineSettings,
-        on_connected: Callable[[Tx], object] | None = None,
+        enter: Callable[[Tx], Awaitable[bool]],
     ) -> None:
         self._database = database
         self._leases = leases
         self._settings = settings
-        self._on_connected = on_connected
+        self._enter = enter
         self._stop = threading.Event()
         self._connected = threading.Event()
         self._thread = threading.Thread(target=self._run, name="earnest-keeper", daemon=True)
@@ -168,12 +168,10 @@ class Keeper:
             application_name="earnest keeper", statement_timeout=limit, lock_timeout=limit
         )
         try:
-            if self._on_connected is not None:
-                found = self._on_connected(connection)
-                if asyncio.iscoroutine(found):
-                    await found
+            entered = await self._enter(connection)
             self._connected.set()
             while not self._stop.is_set():
+                entered = entered or await self._enter(connection)
                 await renew(connection, self._leases, self._settings.lease)
                 await self._pause(self._settings.renew_every.total_seconds(), connection)
         finally:

@@ -11,13 +11,14 @@ import time
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
+from functools import partial
 
 import structlog
 
 from earnest.domain.event import NewEvent
 from earnest.domain.operation import Operation, OperationState, Recovery, may_send_again
 from earnest.domain.run import AttemptOutcome, RunStatus
-from earnest.engine import moving, recording
+from earnest.engine import instances, moving, recording
 from earnest.engine.doorbells import MOVED, QUESTION, WORK
 from earnest.engine.engine import Engine
 from earnest.engine.instances import DeadWatch
@@ -66,8 +67,7 @@ class Reaper:
         """What an earlier life left behind. `alone`: nobody else is connected, so every lease of
         the earlier life is void at once. Raises what the database raises: then nothing may be
         dispatched."""
-        dead = await self._dead.dead(self._engine.database, at_once=alone)
-        return await self._reap_leases(dead) + await self._reap_calls(dead)
+        return await self._reap(await self._dead.dead(self._engine.database, at_once=alone))
 
     async def look(self) -> int:
         """One round over everything that can run out; returns how much was moved."""
@@ -76,8 +76,13 @@ class Reaper:
         assert clock is not None, "a SELECT without FROM has a row"
         if not self._clocks.trusts(clock["wall"], time.monotonic()):
             return moved
-        dead = await self._dead.dead(self._engine.database)
-        return moved + await self._reap_leases(dead) + await self._reap_calls(dead)
+        return moved + await self._reap(await self._dead.dead(self._engine.database))
+
+    async def _reap(self, dead: Sequence[uuid.UUID]) -> int:
+        moved = await self._reap_leases(dead) + await self._reap_calls(dead)
+        if dead:
+            await self._engine.database.promise("reap", partial(instances.bury, dead))
+        return moved
 
     async def _reap_leases(self, dead: Sequence[uuid.UUID]) -> int:
         return await _each(

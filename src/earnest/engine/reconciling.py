@@ -51,21 +51,26 @@ MAX_EVIDENCE = 4000
 _CLAIM_MARGIN = timedelta(seconds=30)
 
 
-async def ask_due(engine: Engine, limit: int = 10) -> int:
-    """Asks about the unknown operations whose next question is due; returns how many were taken.
-    Only effects that this process knows are taken."""
-    kinds = engine.effect_kinds()
-
-    async def work(tx: Tx) -> list[tuple[str, uuid.UUID]]:
-        # The question is claimed for as long as it may take; if we die it comes due again.
-        return await operations.take_due_questions(tx, kinds, _CLAIM_MARGIN, limit)
-
-    taken = await engine.database.promise("look_up", work)
-    await asyncio.gather(*(_ask_quietly(engine, *key) for key in taken))
+async def ask_due(engine: Engine, limit: int = 20) -> int:
+    """Takes what is due and asks it all; returns how many were taken."""
+    taken = await take_due(engine, limit)
+    await asyncio.gather(*(ask(engine, *key) for key in taken))
     return len(taken)
 
 
-async def _ask_quietly(engine: Engine, scope_id: str, operation_id: uuid.UUID) -> None:
+async def take_due(engine: Engine, limit: int) -> list[tuple[str, uuid.UUID]]:
+    """Takes the unknown operations whose next question is due, of effects that this process knows.
+    Whoever takes one asks; if it dies, the question comes due again."""
+    kinds = engine.effect_kinds()
+
+    async def work(tx: Tx) -> list[tuple[str, uuid.UUID]]:
+        return await operations.take_due_questions(tx, kinds, _CLAIM_MARGIN, limit)
+
+    return await engine.database.promise("look_up", work)
+
+
+async def ask(engine: Engine, scope_id: str, operation_id: uuid.UUID) -> None:
+    """As `look_up`, for a loop: what cannot be asked now is logged and comes due again."""
     try:
         await look_up(engine, scope_id, operation_id)
     except EarnestError as error:

@@ -12,9 +12,12 @@ from typing import TypeVar
 
 from earnest.domain import ids
 from earnest.domain.errors import InvalidRequest
-from earnest.engine import binding, intending, operating
+from earnest.domain.operation import OperationState, Recovery
+from earnest.engine import binding, intending, operating, reconciling
 from earnest.engine.effects import Effect
+from earnest.engine.engine import Engine
 from earnest.engine.submitting import MAX_KEY, storable
+from earnest.store import operations
 
 RequestT = TypeVar("RequestT")
 ReceiptT = TypeVar("ReceiptT")
@@ -50,4 +53,17 @@ async def operation(
         resource_key=resource_key,
         lease=None,
     )
+    await _ask_first(bound.engine, intent)
     yield await operating.perform_to_the_end(bound.engine, intent)
+
+
+async def _ask_first(engine: Engine, intent: intending.Intent) -> None:
+    """Where an earlier call is in doubt and the provider can be asked, it is asked now: there may
+    be no worker that does."""
+    known = await operations.find(engine.database, intent.scope_id, intent.operation_id)
+    if (
+        known is not None
+        and known.state is OperationState.UNKNOWN
+        and known.recovery is Recovery.LOOKUP
+    ):
+        await reconciling.look_up(engine, intent.scope_id, intent.operation_id)

@@ -11,8 +11,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
+from typing import Any
 
 import asyncpg
 import structlog
@@ -34,7 +35,7 @@ from earnest.store.statements import sql
 log = structlog.get_logger("earnest.worker")
 
 _RIPEN = 500
-_LONGEST_IDLE = timedelta(seconds=5)
+_QUESTIONS = 20
 
 
 class Worker:
@@ -59,6 +60,7 @@ class Worker:
         self._settler = Settler(engine)
         self._reaper = Reaper(engine)
         self._attempts: dict[asyncio.Task[object], Attempting] = {}
+        self._questions: set[asyncio.Task[None]] = set()
         self._lane_turn = 0
         self._claim_in_doubt = False
         self._keeper = (
@@ -78,10 +80,15 @@ class Worker:
         ]
         self.ready.set()
         log.info("worker.ready", lanes=self.lanes, concurrency=self.engine.settings.concurrency)
+        stop = asyncio.create_task(self._stop.wait())
         try:
-            await self._stop.wait()
-            await _end(loops[:1])
+            # A loop ends only by a mistake of ours: better to drain and fail than to look alive.
+            await asyncio.wait({stop, *loops}, return_when=asyncio.FIRST_COMPLETED)
+            broken = [loop.exception() for loop in loops if loop.done()]
+            await _end([stop, *loops[:1]])
             await self._drain()
+            for error in broken:
+                raise error or RuntimeError("a loop of the worker ended")
         finally:
             await _end(loops)
             await self._leave()
@@ -124,6 +131,8 @@ class Worker:
             attempt.stop(Stop.DRAIN)
         if self._attempts:
             await asyncio.wait(set(self._attempts))
+        if self._questions:
+            await asyncio.wait(set(self._questions))
 
     async def _leave(self) -> None:
         if self._keeper is not None:
@@ -177,8 +186,17 @@ class Worker:
         return self.engine.settings.watch_every
 
     async def _ask_round(self) -> timedelta:
-        asked = await reconciling.ask_due(self.engine)
-        return timedelta(0) if asked else self.engine.settings.poll
+        """Questions are asked beside each other: a slow provider holds up nobody else's."""
+        free = _QUESTIONS - len(self._questions)
+        if free <= 0:
+            await asyncio.wait(self._questions, return_when=asyncio.FIRST_COMPLETED)
+            return timedelta(0)
+        taken = await reconciling.take_due(self.engine, free)
+        for key in taken:
+            task = asyncio.create_task(reconciling.ask(self.engine, *key))
+            self._questions.add(task)
+            task.add_done_callback(self._questions.discard)
+        return timedelta(0) if len(taken) == free else self.engine.settings.poll
 
     async def _stop_round(self) -> timedelta:
         """Tells running attempts that they were asked to stop."""
@@ -212,18 +230,17 @@ class Worker:
         settings = self.engine.settings
         limit = min(self._free(), settings.claim_batch)
         kinds = [kind.name for kind in self.engine.kinds.values()]
-        tries = 0
+        tries, asked_at = 0, boot_seconds()
 
         async def work(tx: Tx) -> list[Claimed]:
-            nonlocal tries
-            tries += 1
+            nonlocal tries, asked_at
+            tries, asked_at = tries + 1, boot_seconds()
             # After a lost reply the first claim may stand: its runs are this instance's, and
             # nobody works on them. They are handed back before anything else is claimed.
             self._claim_in_doubt = tries > 1
             instance_id = self.engine.instance.instance_id
             return await executions.claim(tx, lane, kinds, instance_id, settings.lease, limit)
 
-        asked_at = boot_seconds()
         claimed = await self.engine.database.promise("claim", work)
         for one in claimed:
             self._begin(one, asked_at)
@@ -265,7 +282,7 @@ async def _ripen(tx: Tx) -> int:
     return len(await tx.fetch(sql("ripen_runs"), _RIPEN))
 
 
-async def _end(tasks: list[asyncio.Task[None]]) -> None:
+async def _end(tasks: Sequence[asyncio.Task[Any]]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)

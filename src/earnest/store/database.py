@@ -212,6 +212,8 @@ class Database:
             except RETRIED:
                 wait = min(wait * 2, 1.0)
             except LOST as error:
+                if isinstance(error, ValueError):
+                    raise  # asyncpg's word for an argument that does not fit; nothing was lost
                 attempt, wait = again or once, min(wait * 2, 0.5)
                 await self._bring_back(error, until)
             await asyncio.sleep(wait * (0.5 + random.random() / 2))

@@ -2,10 +2,17 @@
 
 -- name: enter_instance
 INSERT INTO instance (instance_id, lock_number, host, process, started_at)
-VALUES ($1, $2, $3, $4, clock()) ON CONFLICT (instance_id) DO NOTHING;
+VALUES ($1, $2, $3, $4, clock()) ON CONFLICT (instance_id) DO UPDATE SET ended_at = NULL;
 
 -- name: leave_instance
 UPDATE instance SET ended_at = clock() WHERE instance_id = $1;
+
+-- name: bury_instances
+-- Dead instances that hold nothing any more are not looked at again. $1 instances.
+UPDATE instance i SET ended_at = clock()
+WHERE instance_id = ANY ($1::uuid[]) AND ended_at IS NULL
+  AND NOT EXISTS (SELECT FROM execution e
+                  WHERE e.instance_id = i.instance_id AND e.status = 'running');
 
 -- name: find_instance
 SELECT instance_id, lock_number, host, process, ended_at FROM instance WHERE instance_id = $1;
