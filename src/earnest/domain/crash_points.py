@@ -1,8 +1,11 @@
 """Named places where a process may be made to die, so that recovery can be shown, not hoped for.
 
-Every promise of the store passes `NAME.before` (nothing of it is committed), and `NAME.after` (it
-is committed and nobody has been told). The one call of an operation passes `call.before` and
-`call.after`. In production no hook is installed and a point costs a look at an empty list.
+Every promise of the store that does something passes `NAME.before` (nothing of it is committed) and
+`NAME.after` (it is committed and nobody has been told); one that finds nothing to do passes none, so
+that the second passing of a point is the second deed. The one call of an operation passes
+`call.before` and `call.after`, the app's own record of a receipt `record.before` and `record.after`;
+the latter two are inside the transaction of the receipt, before its commit. In production no hook is
+installed and a point costs a look at an empty list.
 """
 
 from __future__ import annotations
@@ -14,7 +17,8 @@ PROMISES = (
     "reap retry renew signal expire look_up"
 ).split()
 
-POINTS = frozenset(f"{name}.{side}" for name in [*PROMISES, "call"] for side in ("before", "after"))
+NAMES = (*PROMISES, "call", "record")
+POINTS = frozenset(f"{name}.{side}" for name in NAMES for side in ("before", "after"))
 
 _hooks: list[Callable[[str], None]] = []
 

@@ -30,6 +30,7 @@ from datetime import timedelta
 import asyncpg
 import structlog
 
+from earnest.domain.crash_points import reach
 from earnest.engine.settings import EngineSettings
 from earnest.store.database import LOST, Database, Tx
 from earnest.store.executions import Claimed, Key
@@ -195,6 +196,7 @@ async def renew(tx: Tx, leases: Leases, lease: timedelta) -> None:
     if not held:
         return
     asked_at = boot_seconds()
+    reach("renew.before")
     rows = await tx.fetch(
         sql("renew_leases"),
         [one.scope_id for one in held],
@@ -203,6 +205,7 @@ async def renew(tx: Tx, leases: Leases, lease: timedelta) -> None:
         [one.owner_token for one in held],
         lease,
     )
+    reach("renew.after")
     answers = {(row["scope_id"], row["run_id"]): row for row in rows}
     for one in held:
         answer = answers.get((one.scope_id, one.run_id))

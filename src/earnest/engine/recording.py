@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from earnest.domain import canonical, ids
+from earnest.domain.crash_points import reach
 from earnest.domain.errors import Conflict, NotFound, StaleVersion
 from earnest.domain.event import NewEvent
 from earnest.domain.operation import (
@@ -197,7 +198,9 @@ async def _record(engine: Engine, tx: Tx, operation: Operation, receipt: bytes) 
         )
     try:
         typed = effect.receipt_type.validate_python(canonical.decode(receipt))
+        reach("record.before")
         await effect.record(tx, as_call(operation), typed)
+        reach("record.after")
     except Exception as error:
         if not_the_hooks_fault(tx, error):
             raise

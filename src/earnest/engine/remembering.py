@@ -135,7 +135,8 @@ class Rememberer:
                 for fact in batch
             ]
 
-        return await self._engine.database.promise("step", work)
+        name = "step" if any(fact.kind == "step" for fact in batch) else "emit"
+        return await self._engine.database.promise(name, work)
 
 
 _Mark = tuple[str, uuid.UUID, str | None]

@@ -7,7 +7,7 @@ A *promise* is a piece of work that commits as a whole. It is tried again for ex
   looks for the traces first (an owner token, a send token, a run id), and only when there are none
   the work is done again. Work without a `reread` must be harmless to repeat.
 
-Every promise passes two crash points, `NAME.before` and `NAME.after` its commit.
+A promise that did something passes two crash points, `NAME.before` and `NAME.after` its commit.
 """
 
 from __future__ import annotations
@@ -156,8 +156,12 @@ class Database:
             async with self.connection() as tx:
                 async with tx.transaction():
                     result = await work(tx)
-                    reach(f"{name}.before")
-                reach(f"{name}.after")
+                    # An empty answer (no rows, 0, False) means that nothing was done.
+                    done = result is None or bool(result)
+                    if done:
+                        reach(f"{name}.before")
+                if done:
+                    reach(f"{name}.after")
                 return result
 
         async def again() -> T:
