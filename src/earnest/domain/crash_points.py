@@ -1,11 +1,11 @@
 """Named places where a process may be made to die, so that recovery can be shown, not hoped for.
 
-Every promise of the store that does something passes `NAME.before` (nothing of it is committed) and
-`NAME.after` (it is committed and nobody has been told); one that finds nothing to do passes none, so
-that the second passing of a point is the second deed. The one call of an operation passes
-`call.before` and `call.after`, the app's own record of a receipt `record.before` and `record.after`;
-the latter two are inside the transaction of the receipt, before its commit. In production no hook is
-installed and a point costs a look at an empty list.
+Every promise of the store that does something passes `NAME.before` (nothing of it is committed)
+and `NAME.after` (it is committed and nobody has been told); one that finds nothing to do passes
+none, so that the second passing of a point is the second deed. The one call of an operation passes
+`call.before` and `call.after`. The app's own record of a receipt passes `record.before` and
+`record.after`, both inside the receipt's transaction. In production no hook is installed and a
+point costs a look at an empty list.
 """
 
 from __future__ import annotations
