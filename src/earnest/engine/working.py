@@ -272,7 +272,7 @@ class Worker:
         self._claim_in_doubt = False
 
     async def _hand_back(self, key: executions.Key, fence: int, owner_token: uuid.UUID) -> None:
-        row = await self.engine.database.fetchrow("find_run", *key)
+        row = await self.engine.database.fetchrow("find_run", *key, None)
         if row is not None:
             claimed = executions.as_claimed(row, fence, owner_token)
             await settle_alone(self.engine, claimed, Ending(Wish.HAND_BACK))

@@ -84,11 +84,14 @@ async def lock(tx: Tx, scope_id: str, operation_id: uuid.UUID) -> tuple[Operatio
     return None if row is None else (as_operation(row), row["now"])
 
 
-async def find(source: Tx | Database, scope_id: str, operation_id: uuid.UUID) -> Operation | None:
+async def find(
+    source: Tx | Database, scope_id: str, operation_id: uuid.UUID, asked_by: str | None = None
+) -> Operation | None:
+    """The operation; with `asked_by` only if it is that principal's."""
     if isinstance(source, Database):
-        row = await source.fetchrow("find_operation", scope_id, operation_id)
+        row = await source.fetchrow("find_operation", scope_id, operation_id, asked_by)
     else:
-        row = await source.fetchrow(sql("find_operation"), scope_id, operation_id)
+        row = await source.fetchrow(sql("find_operation"), scope_id, operation_id, asked_by)
     return None if row is None else as_operation(row)
 
 

@@ -94,17 +94,21 @@ async def newest_revision(tx: Tx, scope_id: str, lineage_id: uuid.UUID) -> tuple
     return row["run_id"], row["revision"]
 
 
-async def find(source: Tx | Database, scope_id: str, run_id: uuid.UUID) -> Run | None:
+async def find(
+    source: Tx | Database, scope_id: str, run_id: uuid.UUID, asked_by: str | None = None
+) -> Run | None:
+    """The run; with `asked_by` only if that principal asked for it."""
     if isinstance(source, Database):
-        row = await source.fetchrow("find_run", scope_id, run_id)
+        row = await source.fetchrow("find_run", scope_id, run_id, asked_by)
     else:
-        row = await source.fetchrow(sql("find_run"), scope_id, run_id)
+        row = await source.fetchrow(sql("find_run"), scope_id, run_id, asked_by)
     return None if row is None else as_run(row)
 
 
 @dataclass(frozen=True, slots=True)
 class RunFilter:
-    """What a list is narrowed to; `None` means any."""
+    """What a list is narrowed to; `None` means any. `search` is looked for in kind, conversation
+    and the values of labels, in any case of letters."""
 
     principal_id: str | None = None
     status: str | None = None
@@ -114,6 +118,7 @@ class RunFilter:
     labels: dict[str, str] | None = None
     created_after: datetime | None = None
     created_before: datetime | None = None
+    search: str | None = None
 
 
 async def listed(
@@ -133,8 +138,16 @@ async def listed(
         only.created_before,
         before,
         limit,
+        None if only.search is None else _containing(only.search),
     )
     return [as_run(row) for row in rows]
+
+
+def _containing(text: str) -> str:
+    """The LIKE pattern for any text that contains this one."""
+    for letter in "\\%_":
+        text = text.replace(letter, "\\" + letter)
+    return f"%{text.lower()}%"
 
 
 async def attempts(database: Database, scope_id: str, run_id: uuid.UUID) -> list[Attempt]:

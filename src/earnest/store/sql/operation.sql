@@ -8,7 +8,9 @@ WITH locked AS MATERIALIZED (
 SELECT *, clock() AS now FROM locked;
 
 -- name: find_operation
-SELECT *, clock() AS now FROM operation WHERE scope_id = $1 AND operation_id = $2;
+-- $1 scope, $2 operation, $3 only if it is this principal's (null: whose ever).
+SELECT *, clock() AS now FROM operation
+WHERE scope_id = $1 AND operation_id = $2 AND ($3::text IS NULL OR principal_id = $3);
 
 -- name: operations_of
 SELECT *, clock() AS now FROM operation WHERE scope_id = $1 AND run_id = $2
