@@ -42,6 +42,7 @@ from earnest.engine.leasing import Leases
 from earnest.engine.plain import PlainContext
 from earnest.engine.remembering import Rememberer
 from earnest.engine.settling import Ending, Settled, Settler, Wish
+from earnest.engine.threads import in_thread
 from earnest.store.executions import Claimed
 
 log = structlog.get_logger("earnest.attempt")
@@ -202,7 +203,7 @@ async def _call(kind: RunKind[Any, Any], context: Context) -> Any:
     if kind.is_async:
         return await kind.handler(context, value)
     loop = asyncio.get_running_loop()
-    return await asyncio.to_thread(kind.handler, PlainContext(context, loop), value)
+    return await in_thread(kind.handler, PlainContext(context, loop), value)
 
 
 def _success(kind: RunKind[Any, Any], value: Any, most: int) -> Ending:

@@ -40,6 +40,7 @@ from earnest.engine.kinds import RunKind
 from earnest.engine.leasing import HeldLease
 from earnest.engine.names import Names
 from earnest.engine.remembering import Memory, Rememberer, digest_of
+from earnest.engine.threads import in_thread
 from earnest.store.executions import Claimed
 
 T = TypeVar("T")
@@ -194,13 +195,12 @@ class Context:
         until = await self._timer(self._name("sleep", "sleep", key), duration(span))
         await self._wait_until(until)
 
-    async def wait_signal(
-        self, name: str, *, timeout: Duration | None = None, key: str | None = None
-    ) -> Any:
+    async def wait_signal(self, name: str, *, timeout: Duration | None = None) -> Any:
         """The payload of the next signal of that name, without holding a worker. The n-th wait
-        takes the n-th signal. Raises `SignalTimedOut`."""
-        own = self._name("signal", name, key)
-        number = self._next_signal(name)
+        takes the n-th signal; parallel branches wait for signals of different names. Raises
+        `SignalTimedOut`."""
+        own = self._name("signal", name)
+        number = int(own.rpartition("#")[2]) if "#" in own else 1
         until = None
         if timeout is not None:
             until = await self._timer(f"signal:{own}", duration(timeout))
@@ -269,10 +269,6 @@ class Context:
     def _name(self, room: str, name: str, key: str | None = None) -> str:
         self._check_open()
         return self._names.resolve(room, name, key)
-
-    def _next_signal(self, name: str) -> int:
-        counted = self._names.resolve("signal number", name.replace("#", "_"))
-        return int(counted.rpartition("#")[2]) if "#" in counted else 1
 
     async def _step(
         self, name: str, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -367,7 +363,7 @@ class Context:
 async def _call(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if inspect.iscoroutinefunction(function):
         return await function(*args, **kwargs)
-    value = await asyncio.to_thread(function, *args, **kwargs)
+    value = await in_thread(function, *args, **kwargs)
     return await value if inspect.isawaitable(value) else value
 
 

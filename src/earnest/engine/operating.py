@@ -57,9 +57,10 @@ async def perform(engine: Engine, intent: Intent) -> Any:
         if operation.state is OperationState.RELEASED:
             operation = await _after_release(engine, intent, operation, sends)
         elif operation.state is OperationState.RESERVED:
-            await _prepare(engine, intent, operation)
-            operation = await _send(engine, intent, operation)
-            sends += 1
+            operation, may_send = await _prepare(engine, intent, operation)
+            if may_send:
+                operation = await _send(engine, intent, operation)
+                sends += 1
         else:
             operation = await _in_doubt(engine, intent, operation, sends)
             sends += 1
@@ -142,8 +143,9 @@ async def _wait_for_caller(engine: Engine, intent: Intent, operation: Operation)
 # ---- the call ----------------------------------------------------------------------------------
 
 
-async def _prepare(engine: Engine, intent: Intent, operation: Operation) -> None:
-    """The read-only look before the call. A refusal here is as definite as the provider's."""
+async def _prepare(engine: Engine, intent: Intent, operation: Operation) -> tuple[Operation, bool]:
+    """The read-only look before the call; says whether it may be sent. A refusal here is as
+    definite as the provider's."""
     try:
         await intent.effect.prepare(intent.request)
     except Refused as refusal:
@@ -151,7 +153,8 @@ async def _prepare(engine: Engine, intent: Intent, operation: Operation) -> None
             engine, intent.scope_id, intent.operation_id, ReleaseReason.REFUSED,
             recording.Proof("owner", version=operation.version), refusal=refusal.as_json(),
         )  # fmt: skip
-        raise as_error(released) from refusal
+        return released, False
+    return operation, True
 
 
 async def _send(engine: Engine, intent: Intent, operation: Operation) -> Operation:

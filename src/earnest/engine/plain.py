@@ -7,8 +7,6 @@ implementation. Names are resolved in the handler's own thread, in the order it 
 from __future__ import annotations
 
 import asyncio
-import functools
-import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -53,7 +51,7 @@ class PlainContext:
         return self._context.cancelled
 
     def step(self, name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        return self._wait(self._context.step(name, _in_thread(function), *args, **kwargs))
+        return self._wait(self._context.step(name, function, *args, **kwargs))
 
     def emit(self, type: str, payload: dict[str, Any], *, key: str | None = None) -> None:
         self._wait(self._context.emit(type, payload, key=key))
@@ -79,8 +77,8 @@ class PlainContext:
     def sleep(self, span: Any, *, key: str | None = None) -> None:
         self._wait(self._context.sleep(span, key=key))
 
-    def wait_signal(self, name: str, *, timeout: Any = None, key: str | None = None) -> Any:
-        return self._wait(self._context.wait_signal(name, timeout=timeout, key=key))
+    def wait_signal(self, name: str, *, timeout: Any = None) -> Any:
+        return self._wait(self._context.wait_signal(name, timeout=timeout))
 
     def run(
         self,
@@ -111,15 +109,3 @@ class PlainContext:
 
     def _wait(self, work: Any) -> Any:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
-
-
-def _in_thread(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A plain function of a plain handler must not run on the event loop."""
-    if inspect.iscoroutinefunction(function):
-        return function
-
-    @functools.wraps(function)
-    async def call(*args: Any, **kwargs: Any) -> Any:
-        return await asyncio.to_thread(function, *args, **kwargs)
-
-    return call
