@@ -103,6 +103,7 @@ class Worker:
         count = 0
         while True:
             await self._reaper.look()
+            await self.engine.database.promise("wake", _ripen)
             claimed = await self._claim_all()
             asked = await reconciling.ask_due(self.engine)
             if not claimed and not asked and not self._attempts:
@@ -241,7 +242,7 @@ class Worker:
             instance_id = self.engine.instance.instance_id
             return await executions.claim(tx, lane, kinds, instance_id, settings.lease, limit)
 
-        claimed = await self.engine.database.promise("claim", work)
+        claimed = await self.engine.database.promise("claim", work, one_statement=True)
         for one in claimed:
             self._begin(one, asked_at)
         return len(claimed)
