@@ -31,3 +31,8 @@ def install(hook: Callable[[str], None] | None) -> None:
 def reach(point: str) -> None:
     for hook in _hooks:
         hook(point)
+
+
+def watched() -> bool:
+    """Whether anybody waits for a point to be passed."""
+    return bool(_hooks)

@@ -136,7 +136,7 @@ class Rememberer:
             ]
 
         name = "step" if any(fact.kind == "step" for fact in batch) else "emit"
-        return await self._engine.database.promise(name, work)
+        return await self._engine.database.promise(name, work, one_statement=True)
 
 
 _Mark = tuple[str, uuid.UUID, str | None]

@@ -93,7 +93,7 @@ class Settler:
 
         # Repeating it after a lost reply settles nothing twice: what was stored is no longer
         # running and falls to `settle_alone`, which reads the traces first.
-        stored = await self._engine.database.promise("settle", work)
+        stored = await self._engine.database.promise("settle", work, one_statement=True)
         return [claimed.key in stored for claimed, _ in batch]
 
 

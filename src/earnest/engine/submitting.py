@@ -71,12 +71,14 @@ async def submit(engine: Engine, scope_id: str, principal_id: str, request: Requ
         fresh = await runs.insert(
             tx, new, runs.Lineage(new.run_id), fails_on_doubt=kind.on_unknown == "fail"
         )
-        run_id = new.run_id if fresh else await _the_same(tx, new)
+        if fresh is not None:
+            return Submitted(fresh, replayed=False)
+        run_id = await _the_same(tx, new)
         run = await runs.find(tx, scope_id, run_id)
-        assert run is not None, "written or found in this transaction"
+        assert run is not None, "its insert found it in the way"
         return Submitted(run, replayed=run_id != new.run_id)
 
-    submitted = await engine.database.promise("submit", work)
+    submitted = await engine.database.promise("submit", work, one_statement=True)
     engine.bells.ring(WORK)
     return submitted
 
@@ -131,8 +133,7 @@ async def retry(
         new = _again(engine, old, attempted, principal_id, key, fingerprint)
         lineage = runs.Lineage(old.lineage_id, revision, old.run_id)
         fails = _fails_on_doubt(engine, old.kind)
-        await runs.insert(tx, new, lineage, fails_on_doubt=fails)
-        run = await runs.find(tx, scope_id, attempted)
+        run = await runs.insert(tx, new, lineage, fails_on_doubt=fails)
         if run is None:
             raise Conflict("this run was just retried by somebody else; read its lineage")
         return Submitted(run, replayed=False)

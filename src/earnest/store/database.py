@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 import asyncpg
 
 from earnest.domain import canonical
-from earnest.domain.crash_points import reach
+from earnest.domain.crash_points import reach, watched
 from earnest.domain.errors import DatabaseUnavailable
 from earnest.store.statements import sql
 
@@ -149,11 +149,19 @@ class Database:
         *,
         reread: Callable[[Tx], Awaitable[T | None]] | None = None,
         patience: float | None = None,
+        one_statement: bool = False,
     ) -> T:
-        """Runs `work` in one transaction and returns its result once it is committed."""
+        """Runs `work` in one transaction and returns its result once it is committed.
+
+        `one_statement`: all that `work` writes is one statement, which is a transaction by itself;
+        two messages to the server are saved. While crash points are watched it is framed all the
+        same: between its work and its commit is where a process is to die.
+        """
 
         async def once() -> T:
             async with self.connection() as tx:
+                if one_statement and not watched():
+                    return await work(tx)
                 async with tx.transaction():
                     result = await work(tx)
                     # An empty answer (no rows, 0, False) means that nothing was done.

@@ -10,7 +10,7 @@ from typing import Any
 
 from earnest.domain.event import Event
 from earnest.domain.run import Step
-from earnest.store.database import Database, Tx
+from earnest.store.database import Database, Record, Tx
 from earnest.store.statements import sql
 
 
@@ -70,27 +70,29 @@ async def steps(source: Tx | Database, scope_id: str, run_id: uuid.UUID) -> list
         rows = await source.fetch("steps_of", scope_id, run_id)
     else:
         rows = await source.fetch(sql("steps_of"), scope_id, run_id)
-    return [
-        Step(
-            name=row["name"],
-            kind=row["kind"],
-            digest=row["digest"],
-            result=row["result"],
-            attempt=row["fence"],
-            created_at=row["created_at"],
-        )
-        for row in rows
-    ]
+    return [as_step(row) for row in rows]
+
+
+def as_step(row: Record) -> Step:
+    return Step(
+        name=row["name"],
+        kind=row["kind"],
+        digest=row["digest"],
+        result=row["result"],
+        attempt=row["fence"],
+        created_at=row["created_at"],
+    )
 
 
 async def events(
     database: Database, scope_id: str, run_id: uuid.UUID, after: int, limit: int
 ) -> list[Event]:
     rows = await database.fetch("events_of", scope_id, run_id, after, limit)
-    return [
-        Event(row["run_id"], row["seq"], row["type"], row["payload"], row["created_at"])
-        for row in rows
-    ]
+    return [as_event(row) for row in rows]
+
+
+def as_event(row: Record) -> Event:
+    return Event(row["run_id"], row["seq"], row["type"], row["payload"], row["created_at"])
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,12 +23,13 @@ class Lineage:
     retry_of: uuid.UUID | None = None
 
 
-async def insert(tx: Tx, new: NewRun, lineage: Lineage, *, fails_on_doubt: bool) -> bool:
-    """Writes run, execution and first event. False when key, id or revision exist already."""
+async def insert(tx: Tx, new: NewRun, lineage: Lineage, *, fails_on_doubt: bool) -> Run | None:
+    """Writes run, execution and first event in one statement, and returns the run. `None` when the
+    key, the id or the revision exist already."""
     told = {"kind": new.kind, "lane": new.lane}
     if lineage.retry_of is not None:
         told |= {"retry_of": str(lineage.retry_of), "revision": str(lineage.revision)}
-    row = await tx.fetchval(
+    row = await tx.fetchrow(
         sql("submit_run"),
         new.scope_id,
         new.run_id,
@@ -55,7 +56,44 @@ async def insert(tx: Tx, new: NewRun, lineage: Lineage, *, fails_on_doubt: bool)
         new.deadline,
         canonical.encode(told),
     )
-    return row is not None
+    return None if row is None else _as_submitted(new, lineage, row)
+
+
+def _as_submitted(new: NewRun, lineage: Lineage, row: Record) -> Run:
+    """A run as it stands right after its submit; saves reading it back."""
+    return Run(
+        scope_id=new.scope_id,
+        run_id=new.run_id,
+        kind=new.kind,
+        lane=new.lane,
+        status=RunStatus.QUEUED,
+        version=1,
+        revision=lineage.revision,
+        lineage_id=lineage.lineage_id,
+        retry_of=lineage.retry_of,
+        conversation_id=new.conversation_id,
+        parent_run_id=new.parent_run_id,
+        principal_id=new.principal_id,
+        priority=new.priority,
+        attempt=0,
+        failures=0,
+        max_attempts=new.max_attempts,
+        input=canonical.decode(new.input),
+        output=None,
+        error=None,
+        context=new.context,
+        labels=new.labels,
+        waiting_on=None,
+        due_at=row["due_at"],
+        retry_at=None,
+        deadline_at=row["deadline_at"],
+        cancel_requested=False,
+        in_doubt=0,
+        last_seq=1,
+        created_at=row["created_at"],
+        started_at=None,
+        finished_at=None,
+    )
 
 
 async def insert_many(
@@ -152,18 +190,7 @@ def _containing(text: str) -> str:
 
 async def attempts(database: Database, scope_id: str, run_id: uuid.UUID) -> list[Attempt]:
     rows = await database.fetch("attempts_of", scope_id, run_id)
-    return [
-        Attempt(
-            run_id=row["run_id"],
-            number=row["fence"],
-            instance_id=row["instance_id"],
-            started_at=row["started_at"],
-            ended_at=row["ended_at"],
-            outcome=AttemptOutcome(row["outcome"]) if row["outcome"] else None,
-            error=row["error"],
-        )
-        for row in rows
-    ]
+    return [as_attempt(row) for row in rows]
 
 
 async def fingerprint(tx: Tx, scope_id: str, run_id: uuid.UUID) -> bytes | None:
@@ -175,6 +202,18 @@ async def fingerprint(tx: Tx, scope_id: str, run_id: uuid.UUID) -> bytes | None:
 async def counts(database: Database, scope_id: str | None = None) -> dict[str, int]:
     rows = await database.fetch("count_runs", scope_id)
     return {row["status"]: row["runs"] for row in rows}
+
+
+def as_attempt(row: Record) -> Attempt:
+    return Attempt(
+        run_id=row["run_id"],
+        number=row["fence"],
+        instance_id=row["instance_id"],
+        started_at=row["started_at"],
+        ended_at=row["ended_at"],
+        outcome=AttemptOutcome(row["outcome"]) if row["outcome"] else None,
+        error=row["error"],
+    )
 
 
 def as_run(row: Record) -> Run:

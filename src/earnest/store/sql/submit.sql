@@ -23,7 +23,7 @@ WITH asked AS (
     INSERT INTO event (scope_id, run_id, seq, type, payload, created_at)
     SELECT scope_id, run_id, 1, 'run.submitted', $24, created_at FROM asked
 )
-SELECT run_id FROM asked;
+SELECT created_at, due_at, created_at + $23::interval AS deadline_at FROM due;
 
 -- name: submit_runs
 -- Many at once, for one scope and principal: arrays of equal length, one element a run.
