@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import select
 import shutil
@@ -23,6 +24,7 @@ from earnest.domain.errors import DatabaseUnavailable, HomeUnusable, SettingInva
 from earnest.store import postmaster
 from earnest.store.embedded import EmbeddedPostgres, default_home
 from earnest.store.file_lock import FileLock
+from earnest.store.patience import Patience
 from earnest.store.postgres_binaries import NOBODY, copied, in_wheel, namespaced
 from tests.store.embedded_user import QUICK, User
 
@@ -318,6 +320,18 @@ def test_who_has_to_wait_is_told_what_for(place: Path) -> None:
     assert lines == ["waiting: another process starts or stops the database of this home"]
 
 
+def test_a_wait_ends_even_if_its_reasons_take_turns() -> None:
+    patience = Patience(lambda _: None)
+
+    def wait_for_ever() -> None:
+        for reason in itertools.cycle(["it starts", "it ends again"]):
+            patience.step(reason, 0.1)
+
+    with pytest.raises(DatabaseUnavailable) as ended:
+        wait_for_ever()
+    assert "(waited 0 s)" in one_line(ended)
+
+
 # ---- lock files that lie ------------------------------------------------------------------------
 
 
@@ -330,16 +344,24 @@ def leave_locks_of(pid: int, home: Path) -> None:
         lock.write_text(f"{pid}\n{rest}")
 
 
-def test_a_reused_process_id_is_not_mistaken_for_the_server(place: Path) -> None:
+@pytest.fixture
+def bystander() -> Iterator[subprocess.Popen[bytes]]:
+    """A process that has nothing to do with any database."""
+    with subprocess.Popen(["sleep", "600"]) as process:
+        yield process
+        process.kill()
+
+
+def test_a_reused_process_id_is_not_mistaken_for_the_server(
+    place: Path, bystander: subprocess.Popen[bytes]
+) -> None:
     home = place / "home"
-    with subprocess.Popen(["sleep", "600"]) as innocent:
-        leave_locks_of(innocent.pid, home)
-        with embedded(home) as found:
-            assert (found.how, query(found.url, "SELECT 1")) == ("started", 1)
-        leave_locks_of(innocent.pid, home)
-        assert postmaster.stop(data_of(home), timeout=1)
-        assert innocent.poll() is None
-        innocent.kill()
+    leave_locks_of(bystander.pid, home)
+    with embedded(home) as found:
+        assert (found.how, query(found.url, "SELECT 1")) == ("started", 1)
+    leave_locks_of(bystander.pid, home)
+    assert postmaster.stop(data_of(home), timeout=1)
+    assert bystander.poll() is None
 
 
 def test_a_server_that_nobody_reaps_is_dead(place: Path) -> None:

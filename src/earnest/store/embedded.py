@@ -157,11 +157,9 @@ class EmbeddedPostgres:
         while (answer := self._ask()) != _ACCEPTS:
             reason, limit = self._why_to_wait(answer)
             if reason is None:
-                if how == "started":
-                    patience.step(f"the database ends after its start; see {self._folder.log}", 30)
-                reason, limit, how = self._launch(), 30, "started"
-            if reason is not None:
-                patience.step(f"{reason}; see {self._folder.log}", limit)
+                reason, limit = self._launch(), 30
+                how = how if reason else "started"
+            patience.step(f"{reason or 'the server starts'}; see {self._folder.log}", limit)
         return how
 
     def _ask(self) -> int:

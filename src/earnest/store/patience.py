@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Callable
 
 from earnest.domain.errors import DatabaseUnavailable
@@ -15,20 +16,20 @@ _FIRST_WORD, _NEXT_WORD = 1.0, 5.0  # seconds
 
 
 class Patience:
-    """One wait. `say` hears what for after a second, then every five."""
+    """One wait, perhaps for one reason after the other. `say` hears of it now and then."""
 
     def __init__(self, say: Say) -> None:
         self._say = say
-        self._say_at = time.monotonic() + _FIRST_WORD
-        self._reason = ""
-        self._since = 0.0
+        self._seen = time.monotonic()
+        self._say_at = self._seen + _FIRST_WORD
+        self._waited: defaultdict[str, float] = defaultdict(float)
 
     def step(self, reason: str, limit: float) -> None:
-        """Wait a moment; `DatabaseUnavailable` after `limit` seconds for this one reason."""
+        """Wait a moment; `DatabaseUnavailable` if that comes to `limit` seconds for `reason`."""
         now = time.monotonic()
-        if reason != self._reason:
-            self._reason, self._since = reason, now
-        if now > self._since + limit:
+        self._waited[reason] += now - self._seen
+        self._seen = now
+        if self._waited[reason] > limit:
             raise DatabaseUnavailable(f"{reason} (waited {limit:.0f} s)")
         if now > self._say_at:
             self._say(f"waiting: {reason}")
