@@ -104,8 +104,8 @@ async def submit_many(
     ]
 
     async def work(tx: Tx) -> list[uuid.UUID]:
-        doubts = [kind.on_unknown == "fail"] * len(new)
-        fresh = await runs.insert_many(tx, scope_id, principal_id, new, doubts)
+        fails = kind.on_unknown == "fail"
+        fresh = await runs.insert_many(tx, new, fails_on_doubt=fails)
         return [one.run_id if one.run_id in fresh else await _the_same(tx, one) for one in new]
 
     found = await engine.database.promise("submit", work)

@@ -96,24 +96,25 @@ def _as_submitted(new: NewRun, lineage: Lineage, row: Record) -> Run:
     )
 
 
-async def insert_many(
-    tx: Tx, scope_id: str, principal_id: str, runs: Sequence[NewRun], fails_on_doubt: Sequence[bool]
-) -> set[uuid.UUID]:
-    """Writes many runs in one statement; returns the ids that are new."""
+async def insert_many(tx: Tx, runs: Sequence[NewRun], *, fails_on_doubt: bool) -> set[uuid.UUID]:
+    """Writes many runs of one kind, scope and principal in one statement; returns the ids that are
+    new. Priorities, labels and the like are what a run has without being given any."""
+    if not runs:
+        return set()
+    first = runs[0]
     rows = await tx.fetch(
         sql("submit_runs"),
-        scope_id,
-        principal_id,
+        first.scope_id,
+        first.principal_id,
+        first.kind,
+        first.lane,
+        first.max_attempts,
+        fails_on_doubt,
+        first.deadline,
         [new.run_id for new in runs],
-        [new.kind for new in runs],
-        [new.lane for new in runs],
         [new.idempotency_key for new in runs],
         [new.fingerprint for new in runs],
         [new.input for new in runs],
-        [new.priority for new in runs],
-        [new.max_attempts for new in runs],
-        list(fails_on_doubt),
-        [new.deadline for new in runs],
     )
     return {row["run_id"] for row in rows}
 

@@ -26,33 +26,29 @@ WITH asked AS (
 SELECT created_at, due_at, created_at + $23::interval AS deadline_at FROM due;
 
 -- name: submit_runs
--- Many at once, for one scope and principal: arrays of equal length, one element a run.
--- Those whose key or id exists already are left out of the answer.
-WITH item AS (
-    SELECT * FROM unnest($3::uuid[], $4::text[], $5::text[], $6::text[], $7::bytea[], $8::jsonb[],
-                         $9::smallint[], $10::smallint[], $11::boolean[], $12::interval[])
-        AS i (run_id, kind, lane, idempotency_key, fingerprint, input, priority, max_attempts,
-              fails_on_doubt, deadline)
-), asked AS (
+-- Many of one kind at once. $1 scope, $2 principal, $3 kind, $4 lane, $5 max attempts, $6 fails on
+-- doubt, $7 deadline, and arrays of equal length: $8 ids, $9 keys, $10 fingerprints, $11 inputs.
+-- Those whose key or id exists already are left out of the answer. What executions and events need
+-- comes back from the first insert: a join with the arrays would be a nested loop over them.
+WITH asked AS (
     INSERT INTO run (scope_id, run_id, kind, lane, principal_id, idempotency_key, fingerprint,
                      input, context, labels, detached, lineage_id, revision, created_at)
-    SELECT $1, run_id, kind, lane, $2, idempotency_key, fingerprint, input, '{}', '{}', false,
-           run_id, 1, clock()
-    FROM item
+    SELECT $1, run_id, $3, $4, $2, key, fingerprint, input, '{}', '{}', false, run_id, 1, clock()
+    FROM unnest($8::uuid[], $9::text[], $10::bytea[], $11::jsonb[])
+        AS i (run_id, key, fingerprint, input)
     ON CONFLICT DO NOTHING
     RETURNING scope_id, run_id, created_at
 ), queued AS (
     INSERT INTO execution (scope_id, run_id, kind, lane, status, ready, due_at, turn_at, priority,
                            max_attempts, fails_on_doubt, deadline_at, last_seq)
-    SELECT a.scope_id, a.run_id, i.kind, i.lane, 'queued', true, a.created_at,
-           a.created_at - i.priority * interval '1 minute', i.priority, i.max_attempts,
-           i.fails_on_doubt, a.created_at + i.deadline, 1
-    FROM asked a JOIN item i USING (run_id)
+    SELECT scope_id, run_id, $3, $4, 'queued', true, created_at, created_at, 0, $5, $6,
+           created_at + $7::interval, 1
+    FROM asked
 ), told AS (
     INSERT INTO event (scope_id, run_id, seq, type, payload, created_at)
-    SELECT a.scope_id, a.run_id, 1, 'run.submitted',
-           jsonb_build_object('kind', i.kind, 'lane', i.lane), a.created_at
-    FROM asked a JOIN item i USING (run_id)
+    SELECT scope_id, run_id, 1, 'run.submitted',
+           jsonb_build_object('kind', $3::text, 'lane', $4::text), created_at
+    FROM asked
 )
 SELECT run_id FROM asked;
 
