@@ -169,25 +169,28 @@ async def _send(engine: Engine, intent: Intent, operation: Operation) -> Operati
             raise InDoubt(f"the window for sending {ids.show('op', found.operation_id)} is over")
         return found
     proof = recording.Proof("owner", token=token)
+    first = operation.state is OperationState.RESERVED
     if not intent.may_act():
-        await _release(engine, intent, proof, NotSent("the lease ended before the call"))
+        late = NotSent("the lease ended before the call")
+        await _call_failed(engine, intent, proof, late, first=first)
         raise FencedOut("the lease ended before the call; nothing was sent")
     reach("call.before")
     try:
         async with asyncio.timeout(begun.timeout.total_seconds()):
             receipt = await intent.effect.submit(as_call(begun), intent.request)
     except BaseException as error:
-        return await _call_failed(engine, intent, proof, error)
+        return await _call_failed(engine, intent, proof, error, first=first)
     reach("call.after")
     return await _store(engine, intent, proof, receipt)
 
 
 async def _call_failed(
-    engine: Engine, intent: Intent, proof: recording.Proof, error: BaseException
+    engine: Engine, intent: Intent, proof: recording.Proof, error: BaseException, *, first: bool
 ) -> Operation:
-    """Tells the sure outcomes from doubt. Only what surely did not happen is released."""
+    """Tells the sure outcomes from doubt. Only what surely did not happen is released: that this
+    call was refused or not sent says nothing of an earlier one that it repeats."""
     known = error if isinstance(error, (Refused, NotSent)) else http_failures.classify(error)
-    if known is not None:
+    if known is not None and first:
         return await _release(engine, intent, proof, known)
     why = f"{type(error).__name__}: {error}"[:500]
     doubted = await recording.doubt(engine, intent.scope_id, intent.operation_id, proof, why)
