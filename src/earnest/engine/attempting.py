@@ -73,9 +73,13 @@ class Attempting:
     settler: Settler
     asked_at: float
     _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
+    _over: asyncio.Future[None] = field(init=False)
     _stopped: Stop | None = None
     _handler: asyncio.Task[Any] | None = None
     _context: Context | None = None
+
+    def __post_init__(self) -> None:
+        self._over = self._loop.create_future()
 
     async def run(self) -> Settled | None:
         """Runs the handler and settles. `None`: the ending could not be stored; the reaper will."""
@@ -108,6 +112,7 @@ class Attempting:
             self._context.cancelled = True
         if self._handler is not None:
             self._handler.cancel()
+            self._loop.call_later(UNWIND.total_seconds(), self._end_waiting)
 
     def _from_thread(self, why: Stop) -> Callable[[], None]:
         def tell() -> None:
@@ -122,28 +127,26 @@ class Attempting:
         """The handler's ending, or `None` when the run is no longer ours to end."""
         kind = self.engine.kinds[self.claimed.kind]
         self._handler = asyncio.create_task(_call(kind, context))
+        self._handler.add_done_callback(self._end_waiting)
         if self._stopped is not None:
-            self._handler.cancel()
+            self.stop(self._stopped)
         timer = None
         if kind.timeout is not None:
             timer = self._loop.call_later(kind.timeout.total_seconds(), self.stop, Stop.TIMEOUT)
         try:
-            await self._until_done(self._handler)
+            await self._over
         finally:
             if timer is not None:
                 timer.cancel()
+        if not self._handler.done():
+            log.warning("handler.left_behind", why=str(self._stopped), **self._ids())
         return self._ending(kind, self._handler)
 
-    async def _until_done(self, handler: asyncio.Task[Any]) -> None:
-        """Waits for the handler; one that was stopped gets a bounded time to unwind. What does not
-        end then (a thread cannot be ended) is left behind with a closed context."""
-        while not handler.done():
-            await asyncio.wait({handler}, timeout=1.0)
-            if self._stopped is not None and not handler.done():
-                await asyncio.wait({handler}, timeout=UNWIND.total_seconds())
-                if not handler.done():
-                    log.warning("handler.left_behind", why=self._stopped.value, **self._ids())
-                    return
+    def _end_waiting(self, _: object = None) -> None:
+        """The handler is done, or was stopped and has had its time to unwind. What does not end
+        then (a thread cannot be ended) is left behind with a closed context."""
+        if not self._over.done():
+            self._over.set_result(None)
 
     def _ending(self, kind: RunKind[Any, Any], handler: asyncio.Task[Any]) -> Ending | None:
         if self._stopped is Stop.LOST:
