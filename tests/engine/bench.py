@@ -7,7 +7,7 @@ import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import asyncpg
@@ -20,9 +20,12 @@ from earnest.engine.cancelling import Cancelled
 from earnest.engine.doorbells import MOVED
 from earnest.engine.engine import Engine
 from earnest.engine.reconciling import Verdict
+from earnest.engine.settling import Ending, Settled, Wish, settle_alone
 from earnest.engine.submitting import Request
 from earnest.engine.working import Worker
-from earnest.store import facts, operations, runs
+from earnest.store import executions, facts, operations, runs
+from earnest.store.database import Tx
+from earnest.store.executions import Claimed
 
 SCOPE = "demo"
 MEMBER = "member"
@@ -51,6 +54,21 @@ class Bench:
         run_id = await self.submit(kind, input, **more)
         await self.drain()
         return await self.find(run_id)
+
+    async def claim(self, limit: int = 10) -> list[Claimed]:
+        """Claims without a worker; the test is the owner."""
+
+        async def work(tx: Tx) -> list[Claimed]:
+            settings, instance = self.engine.settings, self.engine.instance
+            kinds = list(self.engine.kinds)
+            return await executions.claim(
+                tx, "default", kinds, instance.instance_id, settings.lease, limit
+            )
+
+        return await self.engine.database.promise("claim", work)
+
+    async def settle(self, claimed: Claimed, wish: Wish, **ending: Any) -> Settled:
+        return await settle_alone(self.engine, claimed, Ending(wish, **ending))
 
     async def cancel(self, run_id: uuid.UUID) -> Cancelled:
         return await cancelling.cancel(self.engine, SCOPE, run_id, MEMBER)
@@ -149,6 +167,12 @@ class Bench:
     async def value(self, statement: str, *arguments: Any) -> Any:
         async with self.engine.database.connection() as connection:
             return await connection.fetchval(statement, *arguments)
+
+    async def lease_until(self, run_id: uuid.UUID) -> datetime | None:
+        found: datetime | None = await self.value(
+            "SELECT lease_until FROM execution WHERE run_id = $1", run_id
+        )
+        return found
 
     async def wait_for_lock_waiters(self, count: int = 1) -> None:
         """Returns once that many statements in this database wait for a row's lock."""

@@ -122,7 +122,9 @@ class _Pay(Effect[Order, Receipt]):
         self.far_end = far_end
 
     async def prepare(self, request: Order) -> object:
-        return self.far_end.on_prepare and await self.far_end.on_prepare(request)
+        if self.far_end.on_prepare is not None:
+            await self.far_end.on_prepare(request)
+        return None
 
     async def submit(self, call: Call, request: Order) -> Receipt:
         return await self.far_end.call(call, request)

@@ -92,7 +92,8 @@ class Leases:
         on_lost: Callable[[], None],
         on_cancel: Callable[[], None],
     ) -> HeldLease:
-        """Notes a lease that was asked for at `asked_at` (boot seconds, before the claim)."""
+        """Notes a lease that was asked for at `asked_at` (boot seconds, before the claim). An
+        earlier attempt of the same run that still ends here has lost its own by that."""
         held = HeldLease(
             claimed.scope_id,
             claimed.run_id,
@@ -103,8 +104,14 @@ class Leases:
             on_cancel,
         )
         with self._lock:
+            earlier = self._of(claimed.key) if claimed.fence > 1 else []
             self._held[(claimed.key, claimed.fence)] = held
+        for one in earlier:
+            one.lose()
         return held
+
+    def _of(self, key: Key) -> list[HeldLease]:
+        return [held for (held_key, _), held in self._held.items() if held_key == key]
 
     def let_go(self, held: HeldLease) -> None:
         with self._lock:
@@ -192,7 +199,7 @@ async def renew(tx: Tx, leases: Leases, lease: timedelta) -> None:
     """Renews every held lease in one statement and acts on each answer: *renewed*, *refused*
     (lost), *settled* (nothing to do) or no answer (*busy*: the row is locked; next time)."""
     drop_lapsed(leases)
-    held = leases.all()
+    held = [one for one in leases.all() if not one.lost]
     if not held:
         return
     asked_at = boot_seconds()
