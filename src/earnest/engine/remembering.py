@@ -139,11 +139,11 @@ class Rememberer:
         return await self._engine.database.promise(name, work, one_statement=True)
 
 
-_Mark = tuple[str, uuid.UUID, str | None]
+_Mark = tuple[str, uuid.UUID, int, str | None]
 
 
 def _mark(fact: Fact) -> _Mark:
-    return (fact.scope_id, fact.run_id, fact.name)
+    return (fact.scope_id, fact.run_id, fact.fence, fact.name)
 
 
 async def _already(tx: Tx, batch: Sequence[Fact]) -> set[_Mark]:

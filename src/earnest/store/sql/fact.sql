@@ -3,15 +3,17 @@
 -- name: write_facts
 -- $1 scopes, $2 runs, $3 fences, $4 owner tokens, $5 event types, $6 payloads, $7 step names (null:
 -- only an event), $8 step kinds, $9 digests, $10 results, $11 lease. Several facts of one run may
--- come together: each gets its own number. Facts missing from the answer were fenced out.
+-- come together: each gets its own number. An attempt that lost the run may write beside the one
+-- that has it now; only the newest is looked at. Facts missing from the answer were fenced out.
 WITH item AS (
-    SELECT *, row_number() OVER (PARTITION BY scope_id, run_id ORDER BY place) AS number,
-           count(*) OVER (PARTITION BY scope_id, run_id) AS together
+    SELECT *, row_number() OVER (PARTITION BY scope_id, run_id, fence ORDER BY place) AS number,
+           count(*) OVER (PARTITION BY scope_id, run_id, fence) AS together
     FROM unnest($1::text[], $2::uuid[], $3::int[], $4::uuid[], $5::text[], $6::jsonb[], $7::text[],
                 $8::text[], $9::bytea[], $10::jsonb[]) WITH ORDINALITY
         AS i (scope_id, run_id, fence, owner_token, type, payload, name, kind, digest, result, place)
 ), run_item AS (
     SELECT DISTINCT ON (scope_id, run_id) scope_id, run_id, fence, owner_token, together FROM item
+    ORDER BY scope_id, run_id, fence DESC
 ), locked AS MATERIALIZED (
     SELECT e.scope_id, e.run_id, e.status, e.lease_until, i.together,
            e.fence = i.fence AND e.owner_token = i.owner_token AS owned
@@ -28,15 +30,15 @@ WITH item AS (
               e.cancel_requested
 ), kept AS (
     INSERT INTO step (scope_id, run_id, name, kind, digest, result, fence, created_at)
-    SELECT i.scope_id, i.run_id, i.name, i.kind, i.digest, i.result, o.fence, clock()
-    FROM item i JOIN owned o USING (scope_id, run_id)
+    SELECT i.scope_id, i.run_id, i.name, i.kind, i.digest, i.result, fence, clock()
+    FROM item i JOIN owned o USING (scope_id, run_id, fence)
     WHERE i.name IS NOT NULL
 ), told AS (
     INSERT INTO event (scope_id, run_id, seq, type, payload, created_at)
     SELECT i.scope_id, i.run_id, o.seq_before + i.number, i.type, i.payload, clock()
-    FROM item i JOIN owned o USING (scope_id, run_id)
+    FROM item i JOIN owned o USING (scope_id, run_id, fence)
 )
-SELECT i.place::int, o.cancel_requested FROM item i JOIN owned o USING (scope_id, run_id);
+SELECT i.place::int, o.cancel_requested FROM item i JOIN owned o USING (scope_id, run_id, fence);
 
 -- name: append_events
 -- $1 scope, $2 run, $3 the last number before these, $4 types, $5 payloads.
