@@ -180,14 +180,16 @@ async def reserve_again(engine: Engine, intent: Intent, released: Operation) -> 
 async def begin(
     engine: Engine, intent: Intent, operation: Operation, token: uuid.UUID
 ) -> Operation | None:
-    """Committed before the one call; carries fence, send token and deadline. `None`: the window in
-    which it might have been sent again is over."""
+    """Committed before the one call; carries fence, send token and deadline. `None`: it may not be
+    sent again, because its window is over or its run was cancelled meanwhile."""
 
     async def work(tx: Tx) -> Operation | None:
         await _owned(engine, tx, intent)
-        now_there, now = await recording.lock_to_send(tx, intent.scope_id, intent.operation_id)
+        now_there, now, run = await recording.lock_to_send(tx, intent.scope_id, intent.operation_id)
         if now_there.version != operation.version:
             return now_there
+        if run is not None and (run.final or run.cancel_requested):
+            return None
         first = now_there.state is OperationState.RESERVED
         if not first and not _window_is_open(now_there, now):
             await _hold(tx, now_there)

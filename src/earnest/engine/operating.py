@@ -166,7 +166,7 @@ async def _send(engine: Engine, intent: Intent, operation: Operation) -> Operati
         found = await operations.find(engine.database, intent.scope_id, intent.operation_id)
         assert found is not None, "reserved before"
         if begun is None:
-            raise InDoubt(f"the window for sending {ids.show('op', found.operation_id)} is over")
+            raise InDoubt(f"{ids.show('op', found.operation_id)} may not be sent again")
         return found
     proof = recording.Proof("owner", token=token)
     first = operation.state is OperationState.RESERVED

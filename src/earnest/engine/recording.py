@@ -29,6 +29,7 @@ from earnest.engine.engine import Engine
 from earnest.engine.moving import Locked
 from earnest.store import executions, operations
 from earnest.store.database import Tx, not_the_hooks_fault
+from earnest.store.executions import Execution
 from earnest.store.operations import Note
 
 
@@ -167,14 +168,15 @@ async def _lock(tx: Tx, scope_id: str, operation_id: uuid.UUID) -> tuple[Locked,
 
 async def lock_to_send(
     tx: Tx, scope_id: str, operation_id: uuid.UUID
-) -> tuple[Operation, datetime]:
+) -> tuple[Operation, datetime, Execution | None]:
     """The operation and the clock, with its run (if any) locked before it."""
     seen = await _now_by_id(tx, scope_id, operation_id)
+    run = None
     if seen.run_id is not None:
-        await executions.lock(tx, scope_id, [seen.run_id])
+        run = (await executions.lock(tx, scope_id, [seen.run_id]))[seen.run_id]
     found = await operations.lock(tx, scope_id, operation_id)
     assert found is not None, "read in this transaction"
-    return found
+    return *found, run
 
 
 async def _now_by_id(tx: Tx, scope_id: str, operation_id: uuid.UUID) -> Operation:
