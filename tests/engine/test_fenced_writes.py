@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 
-import pytest
-
 from earnest import App, Context
 from earnest.domain.errors import FencedOut
 from earnest.engine.leasing import Leases
