@@ -26,6 +26,11 @@ async def put_scope(tx: Tx, scope_id: str) -> None:
     await tx.execute(sql("put_scope"), scope_id)
 
 
+async def scopes(database: Database, limit: int) -> list[str]:
+    """The first scopes by name."""
+    return [row["scope_id"] for row in await database.fetch("list_scopes", limit)]
+
+
 async def put_principal(tx: Tx, scope_id: str, principal_id: str, roles: Iterable[str]) -> bool:
     """Gives the principal exactly these roles. False when there is no such scope."""
     found = await tx.fetchval(sql("put_principal"), scope_id, principal_id, sorted(roles))

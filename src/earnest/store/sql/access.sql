@@ -3,6 +3,9 @@
 -- name: put_scope
 INSERT INTO scope (scope_id, created_at) VALUES ($1, clock()) ON CONFLICT DO NOTHING;
 
+-- name: list_scopes
+SELECT scope_id FROM scope ORDER BY scope_id LIMIT $1;
+
 -- name: put_principal
 -- No row back: there is no such scope.
 INSERT INTO principal (scope_id, principal_id, roles, created_at)
