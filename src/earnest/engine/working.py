@@ -35,6 +35,7 @@ from earnest.store.statements import sql
 log = structlog.get_logger("earnest.worker")
 
 _RIPEN = 500
+_HURRY = timedelta(seconds=1)
 _QUESTIONS = 20
 
 
@@ -55,6 +56,7 @@ class Worker:
         self.ready = asyncio.Event()
         self._alone = alone
         self._stop = asyncio.Event()
+        self._hurried = asyncio.Event()
         self._leases = Leases(engine.settings.lease)
         self._rememberer = Rememberer(engine, self._leases)
         self._settler = Settler(engine)
@@ -97,6 +99,12 @@ class Worker:
         """Asks the worker to drain and end. Harmless when repeated."""
         self._stop.set()
 
+    def hurry(self) -> None:
+        """Asks the worker to end at once: what runs is handed back. A call that does not end in a
+        moment is left behind in doubt; it and its run are taken over when this process is gone."""
+        self._stop.set()
+        self._hurried.set()
+
     async def drain_once(self) -> int:
         """Claims and runs what is due until nothing is, without the loops; for tests and scripts.
         Returns how many attempts were run."""
@@ -125,21 +133,34 @@ class Worker:
     async def _drain(self) -> None:
         if self._attempts:
             log.info("worker.draining", running=len(self._attempts))
-            await asyncio.wait(
-                set(self._attempts), timeout=self.engine.settings.drain.total_seconds()
-            )
+            await self._attempts_end(self.engine.settings.drain)
         for attempt in list(self._attempts.values()):
             attempt.stop(Stop.DRAIN)
-        if self._attempts:
-            await asyncio.wait(set(self._attempts))
-        if self._questions:
+        await self._attempts_end(None)
+        if self._hurried.is_set() and self._attempts:
+            await asyncio.wait(set(self._attempts), timeout=_HURRY.total_seconds())
+        if self._questions and not self._hurried.is_set():
             await asyncio.wait(set(self._questions))
+
+    async def _attempts_end(self, patience: timedelta | None) -> None:
+        """Until every attempt has ended, patience is over, or the worker is hurried."""
+        if not self._attempts:
+            return
+        seconds = None if patience is None else patience.total_seconds()
+        ended = asyncio.create_task(asyncio.wait(set(self._attempts)))
+        hurried = asyncio.create_task(self._hurried.wait())
+        await asyncio.wait({ended, hurried}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        await _end([ended, hurried])
 
     async def _leave(self) -> None:
         if self._keeper is not None:
             await asyncio.to_thread(self._keeper.stop)
-        with contextlib.suppress(EarnestError, *LOST):
-            await self.engine.instance.leave(self.engine.database)
+        if self._attempts:
+            # No farewell: whoever lives sees that this process is gone, and takes them over.
+            log.warning("worker.left_behind", running=len(self._attempts))
+        else:
+            with contextlib.suppress(EarnestError, *LOST):
+                await self.engine.instance.leave(self.engine.database)
         await self.engine.bells.stop()
         log.info("worker.ended")
 
