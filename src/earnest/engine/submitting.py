@@ -125,6 +125,8 @@ async def retry(
         old = await runs.find(tx, scope_id, run_id)
         if old is None:
             raise NotFound(f"no such run: {ids.show('run', run_id)}")
+        # Retries of one lineage come one after the other: the second one finds the first.
+        await executions.lock(tx, scope_id, [old.lineage_id])
         fingerprint = canonical.digest(f"retry:{old.run_id}".encode())
         replay = await _replayed(tx, scope_id, principal_id, key, fingerprint)
         if replay is not None:
@@ -135,6 +137,7 @@ async def retry(
         fails = _fails_on_doubt(engine, old.kind)
         run = await runs.insert(tx, new, lineage, fails_on_doubt=fails)
         if run is None:
+            await _replayed(tx, scope_id, principal_id, key, fingerprint)
             raise Conflict("this run was just retried by somebody else; read its lineage")
         return Submitted(run, replayed=False)
 
