@@ -11,7 +11,7 @@ from earnest.domain.errors import Busy, NotFound
 from earnest.domain.event import NewEvent
 from earnest.domain.run import CancelOutcome, Run, RunStatus
 from earnest.engine import moving
-from earnest.engine.doorbells import MOVED, STOP, WORK
+from earnest.engine.doorbells import STOP, WORK
 from earnest.engine.engine import Engine
 from earnest.store import executions, runs
 from earnest.store.database import Tx
@@ -34,7 +34,8 @@ async def cancel(engine: Engine, scope_id: str, run_id: uuid.UUID, by: str) -> C
         work = partial(_cancel_family, engine, scope_id, run_id, by, family)
         found = await engine.database.promise("cancel", work)
         if isinstance(found, Cancelled):
-            engine.bells.ring(STOP, WORK, MOVED)
+            engine.bells.ring(STOP, WORK)
+            engine.bells.moved(run_id, *family)
             return found
         family = found
     raise Busy("the run keeps making children; cancel it again")

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import uuid
 from collections import defaultdict
+from collections.abc import Callable
 from datetime import timedelta
 
 import asyncpg
@@ -23,9 +25,13 @@ CHANNEL = "earnest_bell"
 GATHER = 0.01
 RECONNECT = 1.0
 
-# What a ring says: work may be claimed, a held run was asked to stop, a question is due, and a
-# run moved (for those who watch).
+# What a ring says: work may be claimed, a held run was asked to stop, a question is due, and runs
+# have something new to read. The last says which runs, as long as they are few enough to name.
 WORK, STOP, QUESTION, MOVED = "work", "stop", "question", "moved"
+MANY = 200
+
+# Which runs moved; `None` where it does not say: any may have.
+Moved = frozenset[uuid.UUID] | None
 
 
 class Doorbells:
@@ -34,7 +40,9 @@ class Doorbells:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._waiters: defaultdict[str, set[asyncio.Event]] = defaultdict(set)
+        self._watchers: list[Callable[[Moved], None]] = []
         self._outgoing: set[str] = set()
+        self._moved: set[uuid.UUID] = set()
         self._pending = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -45,6 +53,18 @@ class Doorbells:
         if self._tasks:
             self._outgoing.update(names)
             self._pending.set()
+
+    def moved(self, *run_ids: uuid.UUID) -> None:
+        """These runs have something new to read."""
+        self._tell_watchers(frozenset(run_ids))
+        if self._tasks and len(self._moved) <= MANY:
+            self._moved.update(run_ids)
+        self.ring(MOVED)
+
+    def watch_moves(self, watcher: Callable[[Moved], None]) -> Callable[[], None]:
+        """Calls `watcher` with what moved, here and elsewhere; returns how to end that."""
+        self._watchers.append(watcher)
+        return lambda: self._watchers.remove(watcher)
 
     async def wait(self, name: str, patience: timedelta) -> bool:
         """Waits until the bell rings, at most `patience`. Says whether it rang."""
@@ -78,6 +98,9 @@ class Doorbells:
             await asyncio.sleep(GATHER)
             self._pending.clear()
             names, self._outgoing = self._outgoing, set()
+            runs, self._moved = self._moved, set()
+            if MOVED in names:
+                names = (names - {MOVED}) | {_moved_as_text(runs)}
             with contextlib.suppress(*LOST):
                 async with self._database.connection() as connection:
                     await connection.execute(
@@ -103,5 +126,22 @@ class Doorbells:
             connection.terminate()
 
     def _heard(self, _connection: object, _pid: int, _channel: str, payload: object) -> None:
-        for name in str(payload).split():
+        for word in str(payload).split():
+            name, _, runs = word.partition(":")
             self._ring_here(name)
+            if name == MOVED:
+                self._tell_watchers(_moved_from_text(runs))
+
+    def _tell_watchers(self, moved: Moved) -> None:
+        for watcher in self._watchers:
+            watcher(moved)
+
+
+def _moved_as_text(run_ids: set[uuid.UUID]) -> str:
+    """A notification holds 8,000 bytes; many names are told as `any`."""
+    listed = ",".join(run_id.hex for run_id in run_ids)
+    return f"{MOVED}:{listed}" if 0 < len(run_ids) <= MANY else MOVED
+
+
+def _moved_from_text(text: str) -> Moved:
+    return frozenset(uuid.UUID(hex=part) for part in text.split(",")) if text else None

@@ -19,7 +19,7 @@ from earnest.domain.event import NewEvent
 from earnest.domain.operation import Operation, OperationState, Recovery, may_send_again
 from earnest.domain.run import AttemptOutcome, RunStatus
 from earnest.engine import instances, moving, recording
-from earnest.engine.doorbells import MOVED, QUESTION, WORK
+from earnest.engine.doorbells import QUESTION, WORK
 from earnest.engine.engine import Engine
 from earnest.engine.instances import DeadWatch
 from earnest.store import executions, operations
@@ -221,6 +221,7 @@ async def _each(
         for key in keys:
             moved += await engine.database.promise(name, lambda tx, key=key: move(tx, key))  # type: ignore[misc]
         if moved and keys:
-            engine.bells.ring(WORK, QUESTION, MOVED)
+            engine.bells.ring(WORK, QUESTION)
+            engine.bells.moved(*(run_id for _, run_id in keys))
         if len(keys) < BATCH:
             return moved

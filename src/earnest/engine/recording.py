@@ -23,7 +23,7 @@ from earnest.domain.operation import (
     ReleaseReason,
 )
 from earnest.engine import moving
-from earnest.engine.doorbells import MOVED, QUESTION, WORK
+from earnest.engine.doorbells import QUESTION, WORK
 from earnest.engine.effects import as_call
 from earnest.engine.engine import Engine
 from earnest.engine.moving import Locked
@@ -151,7 +151,9 @@ _OPEN = (OperationState.SUBMITTING, OperationState.UNKNOWN)
 async def _promise(engine: Engine, name: str, work: Any) -> Operation:
     # Repeated after a lost reply it finds its own outcome: the state has left those it moves from.
     operation: Operation = await engine.database.promise(name, work)
-    engine.bells.ring(MOVED, WORK, QUESTION)
+    engine.bells.ring(WORK, QUESTION)
+    if operation.run_id is not None:
+        engine.bells.moved(operation.run_id)
     return operation
 
 

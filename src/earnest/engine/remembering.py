@@ -18,7 +18,6 @@ from earnest.domain import canonical, ids
 from earnest.domain.errors import FencedOut
 from earnest.domain.operation import Operation
 from earnest.domain.run import Step
-from earnest.engine.doorbells import MOVED
 from earnest.engine.engine import Engine
 from earnest.engine.grouping import Group
 from earnest.engine.leasing import Leases, boot_seconds
@@ -98,7 +97,7 @@ class Rememberer:
             self._leases.extend(held, asked_at)
             if written.cancel_requested:
                 held.tell_cancel()
-        self._engine.bells.ring(MOVED)
+        self._engine.bells.moved(claimed.run_id)
 
     async def start_timer(
         self, claimed: Claimed, name: str, digest: bytes, span: timedelta

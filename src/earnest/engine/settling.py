@@ -17,7 +17,7 @@ from typing import Any
 from earnest.domain.event import NewEvent
 from earnest.domain.run import AttemptOutcome, RetryPolicy, RunStatus, Wait
 from earnest.engine import moving
-from earnest.engine.doorbells import MOVED, QUESTION, WORK
+from earnest.engine.doorbells import QUESTION, WORK
 from earnest.engine.engine import Engine
 from earnest.engine.grouping import Group
 from earnest.store import executions, facts
@@ -75,7 +75,7 @@ class Settler:
         """Raises `DatabaseUnavailable` when the database stays away; the reaper takes over then."""
         plain = ending.wish is Wish.SUCCEED and claimed.parent_run_id is None
         if plain and await self._successes.put((claimed, ending.output or b"null")):
-            self._engine.bells.ring(MOVED)
+            self._engine.bells.moved(claimed.run_id)
             return Settled.SUCCEEDED
         return await settle_alone(self._engine, claimed, ending)
 
@@ -108,7 +108,7 @@ async def settle_alone(engine: Engine, claimed: Claimed, ending: Ending) -> Sett
 
     name = "park" if ending.wish is Wish.PARK else "settle"
     settled = await engine.database.promise(name, work, reread=reread)
-    engine.bells.ring(MOVED)
+    engine.bells.moved(claimed.run_id)
     if settled is not Settled.WAITING:
         engine.bells.ring(WORK, QUESTION)
     return settled

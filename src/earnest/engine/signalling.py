@@ -11,7 +11,7 @@ from earnest.domain.errors import Conflict, IdempotencyConflict, InvalidRequest,
 from earnest.domain.event import MAX_PAYLOAD_BYTES, NewEvent
 from earnest.domain.run import RunStatus
 from earnest.engine import moving
-from earnest.engine.doorbells import MOVED, WORK
+from earnest.engine.doorbells import WORK
 from earnest.engine.engine import Engine
 from earnest.engine.submitting import MAX_KEY, storable
 from earnest.store import executions, facts
@@ -53,7 +53,8 @@ async def signal(
         return number
 
     number = await engine.database.promise("signal", work)
-    engine.bells.ring(WORK, MOVED)
+    engine.bells.ring(WORK)
+    engine.bells.moved(run_id)
     return number
 
 
