@@ -146,11 +146,11 @@ class Context:
                 f"{type[:80]!r} is no event type for an app: use dotted lower-case words, none of "
                 "the engine's own"
             )
-        name = self._name("emit", type, key)
+        name = _kept_beside_steps("emit", self._name("emit", type, key))
         data = _payload(payload)
-        if await self._remembered(f"emit:{name}", canonical.digest(data)) is None:
+        if await self._remembered(name, canonical.digest(data)) is None:
             await self.rememberer.write(
-                self.claimed, type, data, f"emit:{name}", "emit", canonical.digest(data), None
+                self.claimed, type, data, name, "emit", canonical.digest(data), None
             )
 
     async def progress(self, done: float, total: float | None = None, note: str = "") -> None:
@@ -192,7 +192,8 @@ class Context:
 
     async def sleep(self, span: Duration, *, key: str | None = None) -> None:
         """Waits without holding a worker. The instant is fixed when it is first asked for."""
-        until = await self._timer(self._name("sleep", "sleep", key), duration(span))
+        own = _kept_beside_steps("timer", self._name("sleep", "sleep", key))
+        until = await self._timer(own, duration(span))
         await self._wait_until(until)
 
     async def wait_signal(self, name: str, *, timeout: Duration | None = None) -> Any:
@@ -203,7 +204,7 @@ class Context:
         number = int(own.rpartition("#")[2]) if "#" in own else 1
         until = None
         if timeout is not None:
-            until = await self._timer(f"signal:{own}", duration(timeout))
+            until = await self._timer(_kept_beside_steps("signal", own), duration(timeout))
         memory = await self._remember_all(fresh=True)
         found = memory.signals.get((name, number))
         if found is not None:
@@ -358,6 +359,11 @@ class Context:
                 fields={"run_id": shown, "status": ended.status.value, "error": ended.error},
             )
         return child.kind.output_type.validate_python(ended.output)
+
+
+def _kept_beside_steps(room: str, name: str) -> str:
+    """Events and timers are kept in the table of steps, under names that no step can have."""
+    return f"#{room}:{name}"
 
 
 async def _call(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

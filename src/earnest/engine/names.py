@@ -46,7 +46,10 @@ class Names:
             )
         uses.branches.add(branch)
         uses.count += 1
-        return name if uses.count == 1 else f"{name}#{uses.count}"
+        own = name if uses.count == 1 else f"{name}#{uses.count}"
+        return self._take(
+            room, own, f"the key '{uses.count}' of {name!r} stands for its repetition"
+        )
 
     def _take(self, room: str, name: str, refusal: str) -> str:
         if (room, name) in self._taken:
