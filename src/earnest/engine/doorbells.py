@@ -17,6 +17,7 @@ from datetime import timedelta
 import asyncpg
 import structlog
 
+from earnest.domain.errors import EarnestError
 from earnest.store.database import LOST, Database
 
 log = structlog.get_logger("earnest.doorbells")
@@ -24,6 +25,7 @@ log = structlog.get_logger("earnest.doorbells")
 CHANNEL = "earnest_bell"
 GATHER = 0.01
 RECONNECT = 1.0
+LAST_RING = 1.0
 
 # What a ring says: work may be claimed, a held run was asked to stop, a question is due, and runs
 # have something new to read. The last says which runs, as long as they are few enough to name.
@@ -83,10 +85,14 @@ class Doorbells:
         self._tasks = [asyncio.create_task(self._send()), asyncio.create_task(self._listen())]
 
     async def stop(self) -> None:
+        """Sends what was not sent yet, if that can be done quickly, and ends."""
         tasks, self._tasks = self._tasks, []
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        if self._outgoing:
+            with contextlib.suppress(TimeoutError, EarnestError):
+                await asyncio.wait_for(self._send_gathered(), LAST_RING)
 
     def _ring_here(self, name: str) -> None:
         for event in self._waiters.get(name, ()):
@@ -97,15 +103,18 @@ class Doorbells:
             await self._pending.wait()
             await asyncio.sleep(GATHER)
             self._pending.clear()
-            names, self._outgoing = self._outgoing, set()
-            runs, self._moved = self._moved, set()
-            if MOVED in names:
-                names = (names - {MOVED}) | {_moved_as_text(runs)}
-            with contextlib.suppress(*LOST):
-                async with self._database.connection() as connection:
-                    await connection.execute(
-                        "SELECT pg_notify($1, $2)", CHANNEL, " ".join(sorted(names))
-                    )
+            await self._send_gathered()
+
+    async def _send_gathered(self) -> None:
+        names, self._outgoing = self._outgoing, set()
+        runs, self._moved = self._moved, set()
+        if MOVED in names:
+            names = (names - {MOVED}) | {_moved_as_text(runs)}
+        with contextlib.suppress(*LOST):
+            async with self._database.connection() as connection:
+                await connection.execute(
+                    "SELECT pg_notify($1, $2)", CHANNEL, " ".join(sorted(names))
+                )
 
     async def _listen(self) -> None:
         while True:
