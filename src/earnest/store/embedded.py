@@ -85,6 +85,12 @@ class EmbeddedPostgres:
         place = quote(str(self._folder.sockets))
         return f"postgresql://{NAME}@/{NAME}?host={place}&port={postmaster.PORT}"
 
+    @property
+    def is_new(self) -> bool:
+        """Whether the home has no database yet."""
+        with folders.checked(self._folder.home):
+            return self._folder.is_new
+
     def start(self) -> Started:
         """Join the users of the home and see to it that the server answers.
 
