@@ -9,11 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 
 from earnest.domain.errors import InvalidRequest, NameNeeded
 
 MAX_NAME = 200
+
+# The thread of a plain handler in which a verb was asked for; the verb runs on the event loop.
+asked_in: ContextVar[threading.Thread | None] = ContextVar("asked_in", default=None)
 
 
 @dataclass(slots=True)
@@ -59,12 +63,12 @@ class Names:
 
 
 def _branch() -> object:
-    """What runs now: a task of the event loop, or a thread of a plain handler."""
+    """What asks: a thread of a plain handler, or a task of the event loop."""
     try:
         task = asyncio.current_task()
     except RuntimeError:
         task = None
-    return task if task is not None else threading.current_thread()
+    return asked_in.get() or task or threading.current_thread()
 
 
 def _goes_on(branch: object) -> bool:

@@ -1,17 +1,19 @@
 """The context of plain handlers: the same verbs, from a thread, without `await`.
 
 Every verb is the async one, carried to the event loop and waited for; there is no second
-implementation. Names are resolved in the handler's own thread, in the order it asks.
+implementation. Each thread that asks counts as a branch of its own.
 """
 
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from earnest.engine.effects import Effect
 from earnest.engine.kinds import RunKind
+from earnest.engine.names import asked_in
 
 if TYPE_CHECKING:
     from earnest.engine.context import Child, Context
@@ -108,4 +110,5 @@ class PlainContext:
         return self._wait(self._context.wait(*children))  # type: ignore[no-any-return]
 
     def _wait(self, work: Any) -> Any:
+        asked_in.set(threading.current_thread())
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
