@@ -48,7 +48,6 @@ from earnest.store.database import Tx
 log = structlog.get_logger("earnest.reconciling")
 
 MAX_EVIDENCE = 4000
-_CLAIM_MARGIN = timedelta(seconds=30)
 
 
 async def ask_due(engine: Engine, limit: int = 20) -> int:
@@ -61,10 +60,10 @@ async def ask_due(engine: Engine, limit: int = 20) -> int:
 async def take_due(engine: Engine, limit: int) -> list[tuple[str, uuid.UUID]]:
     """Takes the unknown operations whose next question is due, of effects that this process knows.
     Whoever takes one asks; if it dies, the question comes due again."""
-    kinds = engine.effect_kinds()
+    kinds, claim = engine.effect_kinds(), engine.settings.question_claim
 
     async def work(tx: Tx) -> list[tuple[str, uuid.UUID]]:
-        return await operations.take_due_questions(tx, kinds, _CLAIM_MARGIN, limit)
+        return await operations.take_due_questions(tx, kinds, claim, limit)
 
     return await engine.database.promise("look_up", work)
 

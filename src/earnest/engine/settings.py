@@ -14,7 +14,8 @@ class EngineSettings:
     renews; `poll` how often idle loops look without a doorbell; `drain` how long running work may
     go on after a stop was asked; `resend_waits` the pauses before a doubtful `resend` call is sent
     again within its attempt; `first_question` and `longest_question_wait` bound the back-off of
-    look-ups; `call_grace` is what a call standing alone gets beyond its time-out."""
+    look-ups; a question that was taken comes due again after `question_claim`, should the one who
+    took it be gone; `call_grace` is what a call standing alone gets beyond its time-out."""
 
     lease: timedelta = timedelta(seconds=45)
     renew_every: timedelta = timedelta(seconds=15)
@@ -29,6 +30,7 @@ class EngineSettings:
     )
     first_question: timedelta = timedelta(milliseconds=500)
     longest_question_wait: timedelta = timedelta(minutes=5)
+    question_claim: timedelta = timedelta(seconds=30)
     dead_after: timedelta = timedelta(seconds=3)
     concurrency: int = 100
     claim_batch: int = 100
