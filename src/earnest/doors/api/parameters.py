@@ -1,0 +1,123 @@
+"""What callers send, by type: bodies and queries. Unknown members and parameters are refused, so
+that a misspelt filter does not quietly list everything."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+
+from earnest.domain.operation import OperationState
+from earnest.domain.run import RunStatus
+
+_INSTANT = re.compile(
+    r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,9})?(Z|[+-]\d\d:\d\d)", re.IGNORECASE | re.ASCII
+)
+_LABEL = re.compile(r"[:=]")
+
+
+def _read_instant(value: object) -> datetime:
+    """RFC 3339 and nothing looser: not a bare number, not a time without its zone."""
+    if isinstance(value, str) and _INSTANT.fullmatch(value):
+        try:
+            return datetime.fromisoformat(value.upper()).astimezone(UTC)
+        except (ValueError, OverflowError):
+            pass
+    raise ValueError("a time looks like 2026-01-31T12:00:00Z")
+
+
+def _read_storable(value: object) -> object:
+    if isinstance(value, str) and "\x00" in value:
+        raise ValueError("a NUL character cannot be stored")
+    return value
+
+
+Instant = Annotated[
+    datetime,
+    BeforeValidator(_read_instant),
+    WithJsonSchema({"type": "string", "format": "date-time"}),
+]
+Name = Annotated[str, Field(strict=True, min_length=1, max_length=200)]
+Text = Annotated[str, Field(max_length=200), BeforeValidator(_read_storable)]
+Label = Annotated[
+    str, Field(pattern="^[^:=]{1,100}[:=]", max_length=301), BeforeValidator(_read_storable)
+]
+
+
+class Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+# ---- bodies ------------------------------------------------------------------------------------
+
+
+class SubmitBody(Strict):
+    """A request for a run. `kind` says which types fit as `input`."""
+
+    kind: Name
+    input: Any = None
+    conversation_id: Name | None = None
+    lane: Name | None = None
+    priority: Annotated[int, Field(strict=True, ge=-1000, le=1000)] = 0
+    not_before: Instant | None = None
+    context: dict[str, Any] = {}
+    labels: dict[Annotated[str, Field(min_length=1, max_length=100)], str] = {}
+
+
+class SignalBody(Strict):
+    """A named fact for a run; `payload` is what its `wait_signal` returns."""
+
+    payload: Any = None
+
+
+class ResolutionBody(Strict):
+    """What a person established: `submitted` (it happened; with the receipt) or `released` (it did
+    not), and how that is known."""
+
+    outcome: Literal["submitted", "released"]
+    receipt: Any = None
+    evidence: Annotated[str, Field(strict=True, min_length=1, max_length=4000)]
+    note: Annotated[str, Field(strict=True, max_length=4000)] = ""
+
+
+# ---- queries -----------------------------------------------------------------------------------
+
+
+class PageQuery(Strict):
+    limit: Annotated[int, Field(ge=1, le=100)] = 50
+    cursor: str | None = None
+
+
+class RunsQuery(PageQuery):
+    """Filters narrow together. `label` is `name:value` and may be given several times; `q` is
+    looked for in kind, conversation and labels."""
+
+    status: RunStatus | None = None
+    kind: Text | None = None
+    lane: Text | None = None
+    label: list[Label] = []
+    conversation_id: Text | None = None
+    created_after: Instant | None = None
+    created_before: Instant | None = None
+    q: Text | None = None
+
+
+class EventsQuery(PageQuery):
+    """Events after the number `after_seq`; a cursor of an earlier page goes on after that page."""
+
+    after_seq: Annotated[int, Field(ge=0, le=2**63 - 1)] = 0
+
+
+class OperationsQuery(PageQuery):
+    state: OperationState | None = None
+
+
+def read_labels(given: list[str]) -> dict[str, str] | None:
+    """The labels that `name:value` texts ask for; `None` without any."""
+    labels: dict[str, str] = {}
+    for text in given:
+        name, value = _LABEL.split(text, maxsplit=1)
+        labels[name] = value
+    return labels or None

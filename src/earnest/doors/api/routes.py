@@ -1,0 +1,149 @@
+"""How a route is declared: with the roles that open it, its answer and its problems. There is no
+way to declare one without roles but to say `public`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass, field
+from inspect import cleandoc
+from typing import Any
+
+from fastapi import Depends, FastAPI, Request
+from fastapi.routing import APIRoute
+from starlette.responses import Response
+
+from earnest.doors.api.json_bodies import read_json
+from earnest.doors.api.problems import MEDIA_TYPE
+from earnest.doors.api.visit import admission
+from earnest.engine.access import Role
+
+Handler = Callable[..., Awaitable[Response]]
+
+MINE_OR_SCOPES = (Role.MEMBER, Role.OPERATOR)
+"""Who does and sees runs: a member its own, an operator the scope's."""
+
+_ALWAYS = (401, 500, 503)
+
+
+def _header(name: str, text: str, *, required: bool) -> dict[str, Any]:
+    schema = {"type": "string", "minLength": 1, "maxLength": 257}
+    described = {"name": name, "in": "header", "description": text}
+    return {**described, "required": required, "schema": schema}
+
+
+_KEY = "Names this request: sent again with the same key, it is done once. Bare or quoted."
+KEY_NEEDED = _header("Idempotency-Key", _KEY, required=True)
+KEY_TAKEN = _header("Idempotency-Key", _KEY, required=False)
+TRACE_TAKEN = _header("traceparent", "W3C Trace Context; kept with the run.", required=False)
+VERSION_NEEDED = _header(
+    "If-Match",
+    "The `ETag` of the version that you looked at; needed while in doubt.",
+    required=False,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a route answers when all is well: its body, its status, other statuses with the same
+    body, and the headers worth naming."""
+
+    body: Any
+    status: int = 200
+    also: dict[int, str] = field(default_factory=dict)
+    headers: tuple[str, ...] = ()
+
+
+class JsonRoute(APIRoute):
+    """A route whose body, where it has one, is read strictly before anything else sees it."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handle = super().get_route_handler()
+        if self.body_field is None:
+            return handle
+
+        async def read_and_handle(request: Request) -> Response:
+            return await handle(await read_json(request))
+
+        return read_and_handle
+
+
+class Routes:
+    """The routes of one noun; `add_to` an application."""
+
+    def __init__(self, noun: str) -> None:
+        self._noun = noun
+        self._declared: list[tuple[str, Handler, dict[str, Any]]] = []
+
+    def get(self, path: str, answer: Answer, **terms: Any) -> Callable[[Handler], Handler]:
+        return self._declare("GET", path, answer, **terms)
+
+    def post(self, path: str, answer: Answer, **terms: Any) -> Callable[[Handler], Handler]:
+        return self._declare("POST", path, answer, **terms)
+
+    def public(
+        self, path: str, answer: Answer, problems: tuple[int, ...] = ()
+    ) -> Callable[[Handler], Handler]:
+        """A route for everybody: it must tell no facts."""
+        return self._keep(path, _terms("GET", answer, set(problems)))
+
+    def add_to(self, app: FastAPI) -> None:
+        for path, handler, terms in self._declared:
+            app.router.add_api_route(path, handler, route_class_override=JsonRoute, **terms)
+
+    def _declare(
+        self,
+        method: str,
+        path: str,
+        answer: Answer,
+        *,
+        roles: tuple[Role, ...],
+        seen_by: tuple[Role, ...] = MINE_OR_SCOPES,
+        problems: tuple[int, ...] = (),
+        takes: tuple[dict[str, Any], ...] = (),
+    ) -> Callable[[Handler], Handler]:
+        """`roles` open the route. Where its path names one thing, whoever is not in `seen_by` is
+        told that there is no such thing; the handler looks for it as the actor, and then requires
+        the role if `seen_by` holds more."""
+        hides = "{" in path
+        refusals = {*_ALWAYS, *problems, 404 if hides else 403}
+        if hides and roles != seen_by:
+            refusals.add(403)
+        terms = _terms(method, answer, refusals)
+        terms["dependencies"] = [Depends(admission(roles, seen_by, hides=hides))]
+        terms["openapi_extra"] = {
+            "security": [{"token": [role.value]} for role in roles],
+            "parameters": list(takes),
+        }
+        return self._keep(path, terms)
+
+    def _keep(self, path: str, terms: dict[str, Any]) -> Callable[[Handler], Handler]:
+        def declare(handler: Handler) -> Handler:
+            summary, _, rest = cleandoc(handler.__doc__ or "").partition("\n")
+            named = {**terms, "tags": [self._noun], "summary": summary, "description": rest}
+            self._declared.append((path, handler, named))
+            return handler
+
+        return declare
+
+
+def _terms(method: str, answer: Answer, refusals: set[int]) -> dict[str, Any]:
+    return {
+        "methods": [method],
+        "status_code": answer.status,
+        "response_model": answer.body,
+        "responses": _described(answer, refusals),
+    }
+
+
+def _described(answer: Answer, refusals: set[int]) -> dict[int | str, dict[str, Any]]:
+    headers = {name: {"schema": {"type": "string"}} for name in answer.headers}
+    good: dict[int | str, dict[str, Any]] = {answer.status: {"headers": headers}}
+    for status, text in answer.also.items():
+        good[status] = {"model": answer.body, "description": text, "headers": headers}
+    return {**good, **{status: problem_described(status) for status in sorted(refusals)}}
+
+
+def problem_described(status: int) -> dict[str, Any]:
+    schema = {"$ref": "#/components/schemas/Problem"}
+    return {"content": {MEDIA_TYPE: {"schema": schema}}}

@@ -1,0 +1,243 @@
+"""The bodies of answers. Handlers build plain dictionaries of these types, so that the type checker
+holds code and OpenAPI document together, and the encoder has nothing to convert.
+
+Ids are TypeIDs, times RFC 3339 in UTC.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Literal, NotRequired
+
+from typing_extensions import TypedDict
+
+from earnest.domain.operation import LookupAnswer, OperationState, Recovery, ReleaseReason
+from earnest.domain.run import AttemptOutcome, CancelOutcome, RunStatus
+
+ProblemError = TypedDict(
+    "ProblemError",
+    {
+        "in": Literal["body", "query", "header", "path"],
+        "pointer": str,
+        "detail": str,
+        "code": str,
+    },
+)
+"""One thing that is wrong: in which part of the request, where there (a JSON pointer), and what."""
+
+
+class Problem(TypedDict):
+    """RFC 9457. `code` is stable; `reason` is finer where there is something finer to say. Some
+    problems have more members."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    instance: str
+    code: str
+    request_id: str
+    reason: NotRequired[str]
+    errors: NotRequired[list[ProblemError]]
+
+
+class RunLinks(TypedDict):
+    self: str
+    events: str
+    attempts: str
+    operations: str
+    steps: str
+    cancel: str
+    retry: str
+
+
+class RunSummary(TypedDict):
+    """A run as lists show it: without input and output."""
+
+    id: str
+    run_id: str
+    kind: str
+    lane: str
+    status: RunStatus
+    version: int
+    revision: int
+    lineage_id: str
+    retry_of: str | None
+    conversation_id: str | None
+    parent_run_id: str | None
+    attempt: int
+    priority: int
+    error: dict[str, Any] | None
+    labels: dict[str, str]
+    cancel_requested: bool
+    waiting_on: NotRequired[list[dict[str, Any]]]
+    retry_at: NotRequired[datetime]
+    last_seq: int
+    created_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+
+
+class Run(RunSummary):
+    """A run, whole. `waiting_on` and `retry_at` are there while it waits or will be tried again."""
+
+    input: Any
+    output: Any
+    context: dict[str, Any]
+    max_attempts: int
+    failures: int
+    due_at: datetime | None
+    deadline_at: datetime | None
+    links: RunLinks
+
+
+class RunPage(TypedDict):
+    items: list[RunSummary]
+    next_cursor: str | None
+
+
+class Cancelled(TypedDict):
+    """What a cancel came to, with the run as it stands after it."""
+
+    outcome: CancelOutcome
+    run_id: str
+    run: Run
+
+
+class SignalStored(TypedDict):
+    """The signal is the `number`-th of its name."""
+
+    run_id: str
+    name: str
+    number: int
+
+
+class Event(TypedDict):
+    seq: int
+    type: str
+    run_id: str
+    created_at: datetime
+    payload: dict[str, Any]
+    final: NotRequired[Literal[True]]
+
+
+class EventPage(TypedDict):
+    """`next_cursor` is null when the page reaches the newest event: ask again with `after_seq`."""
+
+    items: list[Event]
+    next_cursor: str | None
+    head_seq: int
+    minimum_retained_seq: int
+
+
+class Attempt(TypedDict):
+    """`number` is the attempt's fence; `outcome` is null while it runs."""
+
+    id: str
+    run_id: str
+    number: int
+    outcome: AttemptOutcome | None
+    error: dict[str, Any] | None
+    started_at: datetime
+    ended_at: datetime | None
+
+
+class AttemptPage(TypedDict):
+    items: list[Attempt]
+    next_cursor: str | None
+
+
+class Step(TypedDict):
+    name: str
+    kind: str
+    attempt: int
+    result: Any
+    created_at: datetime
+
+
+class StepPage(TypedDict):
+    items: list[Step]
+    next_cursor: str | None
+
+
+class Lookup(TypedDict):
+    number: int
+    answer: LookupAnswer
+    detail: str
+    at: datetime
+
+
+class Move(TypedDict):
+    version: int
+    move: str
+    state: OperationState
+    attempt: int
+    by: str
+    detail: dict[str, Any]
+    at: datetime
+
+
+class Finding(TypedDict):
+    kind: str
+    detail: dict[str, Any]
+    at: datetime
+
+
+class OperationSummary(TypedDict):
+    """An operation as the desk lists it: without request and receipt."""
+
+    id: str
+    run_id: str | None
+    kind: str
+    name: str
+    state: OperationState
+    recovery: Recovery
+    provider: str
+    resource_key: str | None
+    attempt: int
+    send_count: int
+    external_ref: str | None
+    release_reason: ReleaseReason | None
+    refusal: dict[str, Any] | None
+    resolution: dict[str, Any] | None
+    version: int
+    created_at: datetime
+    submitting_at: datetime | None
+    unknown_since: datetime | None
+    submitted_at: datetime | None
+    released_at: datetime | None
+    next_lookup_at: datetime | None
+
+
+class Operation(OperationSummary):
+    request: Any
+    receipt: Any
+    lookups: list[Lookup]
+
+
+class OperationDetail(Operation):
+    """With its whole history, and what does not fit into it."""
+
+    history: list[Move]
+    findings: list[Finding]
+
+
+class OperationPage(TypedDict):
+    items: list[Operation]
+    next_cursor: str | None
+
+
+class OperationSummaryPage(TypedDict):
+    items: list[OperationSummary]
+    next_cursor: str | None
+
+
+class Alive(TypedDict):
+    status: Literal["alive"]
+
+
+class Ready(TypedDict):
+    """`warnings` are about what works and is dangerous."""
+
+    status: Literal["ready"]
+    warnings: list[str]

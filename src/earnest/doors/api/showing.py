@@ -1,0 +1,177 @@
+"""Values as bodies: what of a run, an operation and their parts is shown, and how ids look."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from typing import Any
+
+from earnest.domain import event as events
+from earnest.domain import ids, operation, run
+from earnest.doors.api import shapes
+
+
+def show_run(found: run.Run) -> shapes.Run:
+    """A run, whole; only for who asked for it and operators of its scope."""
+    return {
+        **show_run_summary(found),
+        "input": found.input,
+        "output": found.output,
+        "context": found.context,
+        "max_attempts": found.max_attempts,
+        "failures": found.failures,
+        "due_at": found.due_at,
+        "deadline_at": found.deadline_at,
+        "links": show_links(found.run_id),
+    }
+
+
+def show_run_summary(found: run.Run) -> shapes.RunSummary:
+    shown: shapes.RunSummary = {
+        "id": ids.show("run", found.run_id),
+        "run_id": ids.show("run", found.run_id),
+        "kind": found.kind,
+        "lane": found.lane,
+        "status": found.status,
+        "version": found.version,
+        "revision": found.revision,
+        "lineage_id": ids.show("run", found.lineage_id),
+        "retry_of": _shown_run_id(found.retry_of),
+        "conversation_id": found.conversation_id,
+        "parent_run_id": _shown_run_id(found.parent_run_id),
+        "attempt": found.attempt,
+        "priority": found.priority,
+        "error": found.error,
+        "labels": found.labels,
+        "cancel_requested": found.cancel_requested,
+        "last_seq": found.last_seq,
+        "created_at": found.created_at,
+        "started_at": found.started_at,
+        "finished_at": found.finished_at,
+    }
+    if found.waiting_on:
+        shown["waiting_on"] = [_show_wait(wait) for wait in found.waiting_on]
+    if found.retry_at is not None:
+        shown["retry_at"] = found.retry_at
+    return shown
+
+
+def run_path(run_id: uuid.UUID) -> str:
+    return f"/v1/runs/{ids.show('run', run_id)}"
+
+
+def show_links(run_id: uuid.UUID) -> shapes.RunLinks:
+    path = run_path(run_id)
+    return {
+        "self": path,
+        "events": f"{path}/events",
+        "attempts": f"{path}/attempts",
+        "operations": f"{path}/operations",
+        "steps": f"{path}/steps",
+        "cancel": f"{path}/cancel",
+        "retry": f"{path}/retry",
+    }
+
+
+def show_event(told: events.Event) -> shapes.Event:
+    shown: shapes.Event = {
+        "seq": told.seq,
+        "type": told.type,
+        "run_id": ids.show("run", told.run_id),
+        "created_at": told.created_at,
+        "payload": told.payload,
+    }
+    if told.final:
+        shown["final"] = True
+    return shown
+
+
+def show_attempt(made: run.Attempt) -> shapes.Attempt:
+    return {
+        "id": ids.show("att", ids.attempt_id(made.run_id, made.number)),
+        "run_id": ids.show("run", made.run_id),
+        "number": made.number,
+        "outcome": made.outcome,
+        "error": made.error,
+        "started_at": made.started_at,
+        "ended_at": made.ended_at,
+    }
+
+
+def show_step(done: run.Step) -> shapes.Step:
+    return {
+        "name": done.name,
+        "kind": done.kind,
+        "attempt": done.attempt,
+        "result": done.result,
+        "created_at": done.created_at,
+    }
+
+
+def show_operation_summary(found: operation.Operation) -> shapes.OperationSummary:
+    return {
+        "id": ids.show("op", found.operation_id),
+        "run_id": _shown_run_id(found.run_id),
+        "kind": found.kind,
+        "name": found.name,
+        "state": found.state,
+        "recovery": found.recovery,
+        "provider": found.provider,
+        "resource_key": found.resource_key,
+        "attempt": found.attempt,
+        "send_count": found.send_count,
+        "external_ref": found.external_ref,
+        "release_reason": found.release_reason,
+        "refusal": found.refusal,
+        "resolution": found.resolution,
+        "version": found.version,
+        "created_at": found.created_at,
+        "submitting_at": found.submitting_at,
+        "unknown_since": found.unknown_since,
+        "submitted_at": found.submitted_at,
+        "released_at": found.released_at,
+        "next_lookup_at": found.lookup_due_at,
+    }
+
+
+def show_operation(
+    found: operation.Operation, asked: Sequence[operation.Lookup]
+) -> shapes.Operation:
+    return {
+        **show_operation_summary(found),
+        "request": found.request,
+        "receipt": found.receipt,
+        "lookups": [show_lookup(lookup) for lookup in asked],
+    }
+
+
+def show_lookup(asked: operation.Lookup) -> shapes.Lookup:
+    return {
+        "number": asked.number,
+        "answer": asked.answer,
+        "detail": asked.detail,
+        "at": asked.at,
+    }
+
+
+def show_move(made: operation.OperationMove) -> shapes.Move:
+    return {
+        "version": made.version,
+        "move": made.move,
+        "state": made.state,
+        "attempt": made.attempt,
+        "by": made.by,
+        "detail": made.detail,
+        "at": made.at,
+    }
+
+
+def _shown_run_id(run_id: uuid.UUID | None) -> str | None:
+    return None if run_id is None else ids.show("run", run_id)
+
+
+def _show_wait(wait: dict[str, Any]) -> dict[str, Any]:
+    """Stored with ids as the database knows them."""
+    if "run_ids" not in wait:
+        return wait
+    return {**wait, "run_ids": [ids.show("run", uuid.UUID(one)) for one in wait["run_ids"]]}

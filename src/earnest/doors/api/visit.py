@@ -1,0 +1,87 @@
+"""One request by somebody: what a handler is given, and how it reads as that somebody."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from fastapi import Depends, Request
+from starlette.datastructures import Headers
+
+from earnest.domain import ids
+from earnest.domain.errors import Forbidden, NotFound, Unauthenticated
+from earnest.domain.operation import Operation
+from earnest.domain.run import Run
+from earnest.doors.api.cursors import Cursors
+from earnest.doors.api.json_bodies import JsonRequest
+from earnest.engine import reading
+from earnest.engine.access import Actor, Role
+from earnest.engine.engine import Engine
+from earnest.engine.readiness import Readiness
+from earnest.store.visible import Sight
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """The engine, who asks, the request's headers, and its JSON body as it was sent."""
+
+    engine: Engine
+    actor: Actor
+    cursors: Cursors
+    headers: Headers
+    sent: Any
+
+    async def run(self, text: str) -> Run:
+        """The run of that id as the actor may see it. Raises `NotFound` for any other text."""
+        return await reading.find_run(self.engine, self.actor, ids.read("run", text))
+
+    async def operation(self, text: str) -> Operation:
+        """The operation of that id as the actor may see it. Raises `NotFound`."""
+        return await reading.find_operation(self.engine, self.actor, ids.read("op", text))
+
+    def sight(self, run: Run) -> Sight:
+        return reading.sight(self.actor, run.run_id)
+
+
+@dataclass(frozen=True, slots=True)
+class Api:
+    """What the handlers of one application share; kept in its state. `ready` tells what the process
+    says of itself."""
+
+    engine: Engine
+    cursors: Cursors
+    ready: Callable[[], Readiness]
+
+
+async def _visit(request: Request) -> Visit:
+    api: Api = request.app.state.api
+    sent = request.value if isinstance(request, JsonRequest) else None
+    return Visit(api.engine, _actor(request), api.cursors, request.headers, sent)
+
+
+Visiting = Annotated[Visit, Depends(_visit)]
+
+
+def admission(
+    roles: tuple[Role, ...], seen_by: tuple[Role, ...], *, hides: bool
+) -> Callable[[Request], Awaitable[None]]:
+    """Lets an actor with one of the roles pass. Who lacks them hears `Forbidden`, or `NotFound`
+    where the route is about one thing that only `seen_by` may see."""
+
+    async def admit(request: Request) -> None:
+        actor = _actor(request)
+        if hides and actor.roles.isdisjoint(seen_by):
+            raise NotFound("nothing that this actor may see")
+        if not hides and actor.roles.isdisjoint(roles):
+            raise Forbidden(f"this needs the role {' or '.join(roles)}")
+
+    return admit
+
+
+def _actor(request: Request) -> Actor:
+    """Whom the gate let in; nobody, if it did not look."""
+    actor: Actor | None = getattr(request.state, "actor", None)
+    if actor is None:
+        raise Unauthenticated("no valid token; send `Authorization: Bearer ern_…`")
+    return actor

@@ -1,0 +1,68 @@
+"""Fixtures of the API's tests: an application in process, with people of two scopes."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from datetime import timedelta
+
+import pytest
+import structlog
+
+from earnest.doors.api.application import build_api
+from earnest.engine import access
+from earnest.engine.access import Doorkeeper
+from earnest.engine.engine import Engine
+from earnest.engine.readiness import Readiness
+from tests.doors.api.outside import Outside
+from tests.doors.api.shop import Bank, make_shop
+
+PEOPLE = {
+    "member": ("demo", "ann", ["member"]),
+    "member2": ("demo", "bob", ["member"]),
+    "approver": ("demo", "cleo", ["approver"]),
+    "operator": ("demo", "dan", ["operator"]),
+    "admin": ("demo", "eve", ["admin"]),
+    "nobody": ("demo", "fay", []),
+    "other member": ("other", "ann", ["member"]),
+    "other operator": ("other", "gus", ["operator"]),
+}
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _plain_log() -> None:
+    """One line for each entry, so that a test can read what was logged."""
+    line = structlog.processors.KeyValueRenderer(key_order=["event"])
+    structlog.configure(processors=[structlog.processors.add_log_level, line])
+
+
+@pytest.fixture
+def bank() -> Bank:
+    return Bank()
+
+
+@pytest.fixture
+def engine(make_engine: Callable[..., Engine], bank: Bank) -> Engine:
+    return make_engine(make_shop(bank), resend_waits=())
+
+
+@pytest.fixture
+async def tokens(engine: Engine) -> dict[str, str]:
+    """A token for everyone, and two that open nothing: `revoked` and `expired`."""
+    found = {}
+    for scope_id in ("demo", "other"):
+        await access.ensure_scope(engine, scope_id)
+    for name, (scope_id, principal_id, roles) in PEOPLE.items():
+        await access.ensure_principal(engine, scope_id, principal_id, roles)
+        found[name] = await access.issue_token(engine, scope_id, principal_id)
+    found["revoked"] = await access.issue_token(engine, "demo", "ann")
+    await access.revoke_token(engine, "demo", access.read_token(found["revoked"])[0])
+    found["expired"] = await access.issue_token(engine, "demo", "ann", good_for=timedelta(0))
+    found["malformed"] = found["member"][:-1]
+    return found
+
+
+@pytest.fixture
+async def outside(engine: Engine, tokens: dict[str, str]) -> AsyncIterator[Outside]:
+    app = build_api(engine, ready=lambda: Readiness(True), doorkeeper=Doorkeeper(engine, 60))
+    async with Outside(app, engine, tokens) as caller:
+        yield caller

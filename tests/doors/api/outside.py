@@ -1,0 +1,126 @@
+"""A caller from outside, who holds every answer against the contract.
+
+Each answer must have a declared status and exactly the declared body; each refusal must be a
+problem. A test that gets an undeclared answer fails, whatever it looks for.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from typing import Any, cast
+
+import httpx2
+from fastapi import FastAPI
+from fastapi.routing import APIRoute
+from pydantic import TypeAdapter
+from starlette.routing import Match
+
+from earnest.doors.api import shapes
+from earnest.doors.api.problems import CODES
+from earnest.engine.engine import Engine
+from earnest.engine.working import Worker
+
+URL = "http://earnest.test"
+
+_DOCUMENT: dict[str, Any] = {}
+"""The contract is the same for every application, and takes a moment to make."""
+
+
+class Outside:
+    """Calls the application as one of the people whose tokens it has; as nobody without `who`."""
+
+    def __init__(self, app: FastAPI, engine: Engine, tokens: dict[str, str]) -> None:
+        self.app = app
+        self.engine = engine
+        self.tokens = tokens
+        transport = httpx2.ASGITransport(app)
+        self._client = httpx2.AsyncClient(transport=transport, base_url=URL)
+
+    async def __aenter__(self) -> Outside:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._client.aclose()
+
+    async def call(
+        self,
+        method: str,
+        path: str,
+        who: str | None = "member",
+        *,
+        headers: Any = None,
+        **more: Any,
+    ) -> httpx2.Response:
+        sent = httpx2.Headers(headers)
+        if who is not None:
+            sent["Authorization"] = f"Bearer {self.tokens[who]}"
+        answer = await self._client.request(method, path, headers=sent, **more)
+        hold_against_contract(self.app, method, answer)
+        return answer
+
+    async def get(self, path: str, who: str | None = "member", **more: Any) -> httpx2.Response:
+        return await self.call("GET", path, who, **more)
+
+    async def post(self, path: str, who: str | None = "member", **more: Any) -> httpx2.Response:
+        return await self.call("POST", path, who, **more)
+
+    async def submit(
+        self, kind: str, input: Any = None, who: str = "member", key: str = "", **more: Any
+    ) -> dict[str, Any]:
+        """Submits a run that must be accepted; returns its body."""
+        body = {"kind": kind, "input": input, **more}
+        headers = {"Idempotency-Key": key or f"key-{id(body)}-{kind}"}
+        answer = await self.post("/v1/runs", who, json=body, headers=headers)
+        assert answer.status_code == 202, answer.text
+        return cast("dict[str, Any]", answer.json())
+
+    async def drain(self) -> None:
+        """Runs everything that is due."""
+        await Worker(self.engine, keeper=False).drain_once()
+
+
+def hold_against_contract(app: FastAPI, method: str, answer: httpx2.Response) -> None:
+    assert answer.headers["x-request-id"]
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    route = _route(app, method, answer.request.url.path)
+    if answer.status_code >= 400:
+        _hold_problem(answer)
+    if route is None:
+        assert answer.status_code in (401, 404, 405)
+        return
+    _DOCUMENT.update({} if _DOCUMENT else app.openapi())
+    declared = _DOCUMENT["paths"][route.path][method.lower()]["responses"]
+    assert str(answer.status_code) in declared, f"{answer.status_code} is not declared: {route}"
+    if answer.status_code < 300 and answer.headers["content-type"] == "application/json":
+        _hold_body(route.response_model, answer.content)
+
+
+def _hold_problem(answer: httpx2.Response) -> None:
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert answer.headers["cache-control"] == "no-store"
+    body = answer.json()
+    _adapter(shapes.Problem).validate_python(body)
+    assert body["status"] == answer.status_code
+    assert body["code"] in CODES
+    assert body["type"].endswith(body["code"])
+    assert body["request_id"] == answer.headers["x-request-id"]
+
+
+def _hold_body(shape: Any, content: bytes) -> None:
+    """What the shape does not know is lost on the way through it, so both ways must be equal."""
+    adapter = _adapter(shape)
+    assert json.loads(adapter.dump_json(adapter.validate_json(content))) == json.loads(content)
+
+
+@cache
+def _adapter(shape: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(shape)
+
+
+def _route(app: FastAPI, method: str, path: str) -> APIRoute | None:
+    scope = {"type": "http", "method": method, "path": path, "headers": []}
+    for route in app.routes:
+        if isinstance(route, APIRoute) and route.matches(scope)[0] is Match.FULL:
+            return route
+    return None
