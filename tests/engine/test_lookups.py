@@ -154,7 +154,7 @@ async def test_an_absence_counts_when_the_sending_process_provably_ended(
     await sent_by(bench, operation, this_host(), process_name(sender.pid))
     await clock.advance(minutes=5)
     assert (await bench.look_up(operation)).state == "unknown"
-    await sender.communicate()
+    await sender.communicate(b"")
     released = await bench.look_up(operation)
     assert (released.state, released.release_reason) == ("released", "absent")
 
