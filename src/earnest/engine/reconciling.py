@@ -43,6 +43,7 @@ from earnest.engine.effects import Effect, as_call
 from earnest.engine.engine import Engine
 from earnest.engine.instances import has_ended
 from earnest.engine.recording import Proof
+from earnest.engine.submitting import storable
 from earnest.store import operations, runs
 from earnest.store.database import Tx
 
@@ -276,6 +277,8 @@ def _check_verdict(verdict: Verdict) -> None:
         raise InvalidRequest("evidence is needed: say how you know")
     if len(verdict.evidence) > MAX_EVIDENCE or len(verdict.note) > MAX_EVIDENCE:
         raise InvalidRequest(f"evidence and note have at most {MAX_EVIDENCE} characters each")
+    if not storable(verdict.evidence) or not storable(verdict.note):
+        raise InvalidRequest("a NUL or half of a surrogate pair cannot be stored")
     if (verdict.outcome == "submitted") != (verdict.receipt is not None):
         raise InvalidRequest("a receipt belongs to `submitted`, and only to it")
 
