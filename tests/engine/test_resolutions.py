@@ -278,13 +278,14 @@ async def test_the_desk_of_a_cancelled_run_can_still_be_cleared(
     provider = Provider()
     bench = make_bench(shop(provider))
     operation = await in_doubt(bench, provider)
-    assert operation.run_id is not None
-    await bench.cancel(operation.run_id)
+    run_id = operation.run_id
+    assert run_id is not None
+    await bench.cancel(run_id)
     operation = await bench.again(operation)
     assert operation.state == "unknown"
     settled = await bench.resolve(operation, "submitted", FOUND)
     assert settled.state == "submitted"
-    run = await bench.find(operation.run_id)
+    run = await bench.find(run_id)
     assert (run.status, run.in_doubt) == ("cancelled", 0)
     assert await bench.drain() == 0
 
