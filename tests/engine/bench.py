@@ -22,7 +22,7 @@ from earnest.engine.engine import Engine
 from earnest.engine.reconciling import Verdict
 from earnest.engine.settling import Ending, Settled, Wish, settle_alone
 from earnest.engine.submitting import Request
-from earnest.engine.working import Worker
+from earnest.engine.working import Worker, _ripen
 from earnest.store import executions, facts, operations, runs
 from earnest.store.database import Tx
 from earnest.store.executions import Claimed
@@ -66,6 +66,10 @@ class Bench:
             )
 
         return await self.engine.database.promise("claim", work)
+
+    async def ripen(self) -> None:
+        """Delayed runs whose time has come join the queue, as a worker makes them."""
+        await self.engine.database.promise("wake", _ripen)
 
     async def settle(self, claimed: Claimed, wish: Wish, **ending: Any) -> Settled:
         return await settle_alone(self.engine, claimed, Ending(wish, **ending))
