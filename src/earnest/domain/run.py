@@ -12,6 +12,8 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
+from earnest.domain import ids
+
 
 class RunStatus(StrEnum):
     QUEUED = "queued"
@@ -127,7 +129,7 @@ class Wait:
         if self.until is not None:
             shown["until"] = self.until.isoformat()
         if self.run_ids:
-            shown["run_ids"] = [str(run_id) for run_id in self.run_ids]
+            shown["run_ids"] = [ids.show("run", run_id) for run_id in self.run_ids]
         return shown
 
 

@@ -178,7 +178,7 @@ async def wake_parent(tx: Tx, locked: Locked, child: Execution) -> None:
     if parent is None or parent.status is not RunStatus.WAITING:
         return
     for wait in parent.waiting_on or ():
-        waited = [uuid.UUID(text) for text in wait.get("run_ids", ())]
+        waited = [ids.read("run", text) for text in wait.get("run_ids", ())]
         if child.run_id in waited and not await executions.active_among(
             tx, parent.scope_id, waited
         ):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from earnest.domain import canonical
+from earnest.domain import canonical, ids
 from earnest.domain.run import Attempt, AttemptOutcome, NewRun, Run, RunStatus
 from earnest.store.database import Database, Record, Tx
 from earnest.store.statements import sql
@@ -26,9 +26,9 @@ class Lineage:
 async def insert(tx: Tx, new: NewRun, lineage: Lineage, *, fails_on_doubt: bool) -> Run | None:
     """Writes run, execution and first event in one statement, and returns the run. `None` when the
     key, the id or the revision exist already."""
-    told = {"kind": new.kind, "lane": new.lane}
+    told: dict[str, Any] = {"kind": new.kind, "lane": new.lane}
     if lineage.retry_of is not None:
-        told |= {"retry_of": str(lineage.retry_of), "revision": str(lineage.revision)}
+        told |= {"retry_of": ids.show("run", lineage.retry_of), "revision": lineage.revision}
     row = await tx.fetchrow(
         sql("submit_run"),
         new.scope_id,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
-from typing import Any
 
 from earnest.domain import event as events
 from earnest.domain import ids, operation, run
@@ -50,7 +49,7 @@ def show_run_summary(found: run.Run) -> shapes.RunSummary:
         "finished_at": found.finished_at,
     }
     if found.waiting_on:
-        shown["waiting_on"] = [_show_wait(wait) for wait in found.waiting_on]
+        shown["waiting_on"] = found.waiting_on
     if found.retry_at is not None:
         shown["retry_at"] = found.retry_at
     return shown
@@ -168,10 +167,3 @@ def show_move(made: operation.OperationMove) -> shapes.Move:
 
 def _shown_run_id(run_id: uuid.UUID | None) -> str | None:
     return None if run_id is None else ids.show("run", run_id)
-
-
-def _show_wait(wait: dict[str, Any]) -> dict[str, Any]:
-    """Stored with ids as the database knows them."""
-    if "run_ids" not in wait:
-        return wait
-    return {**wait, "run_ids": [ids.show("run", uuid.UUID(one)) for one in wait["run_ids"]]}
