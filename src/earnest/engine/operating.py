@@ -39,6 +39,7 @@ from earnest.domain.operation import (
 from earnest.engine import http_failures, intending, moving, recording
 from earnest.engine.effects import Effect, as_call
 from earnest.engine.engine import Engine
+from earnest.engine.instances import has_ended
 from earnest.engine.intending import Intent
 from earnest.engine.leasing import boot_seconds
 from earnest.store import operations
@@ -114,13 +115,15 @@ def as_error(operation: Operation) -> EarnestError:
 
 
 async def _in_doubt(engine: Engine, intent: Intent, operation: Operation, sends: int) -> Operation:
-    """Sends again what may be sent again; waits for another caller's call that stands alone."""
+    """Waits for another caller's call that stands alone; sends again what may be sent again."""
+    if intent.lease is None and operation.state is OperationState.SUBMITTING:
+        operation = await _wait_for_caller(engine, intent, operation)
+        if operation.state is not OperationState.SUBMITTING:
+            return operation
     if operation.recovery is Recovery.RESEND and sends <= len(engine.settings.resend_waits):
         if sends:
             await asyncio.sleep(engine.settings.resend_waits[sends - 1].total_seconds())
         return await _send(engine, intent, operation)
-    if intent.lease is None and operation.state is OperationState.SUBMITTING and not sends:
-        return await _wait_for_caller(engine, intent, operation)
     shown = ids.show("op", operation.operation_id)
     raise InDoubt(
         f"whether {shown} ({operation.kind}) happened is not known",
@@ -129,16 +132,26 @@ async def _in_doubt(engine: Engine, intent: Intent, operation: Operation, sends:
 
 
 async def _wait_for_caller(engine: Engine, intent: Intent, operation: Operation) -> Operation:
-    """Another program is in the middle of the very same operation: its answer is ours too."""
-    until = boot_seconds() + (operation.timeout + engine.settings.call_grace).total_seconds()
+    """Another program is in the middle of the very same operation: its answer is ours too. What may
+    be sent again is waited for only as long as its call may take, and not if that program has
+    provably ended."""
+    patience = operation.timeout
+    if operation.recovery is not Recovery.RESEND:
+        patience += engine.settings.call_grace
+    elif await _caller_has_ended(engine, operation):
+        return operation
+    until = boot_seconds() + patience.total_seconds()
     while operation.state is OperationState.SUBMITTING and boot_seconds() < until:
         await asyncio.sleep(0.1)
         found = await operations.find(engine.database, intent.scope_id, intent.operation_id)
         assert found is not None, "operations are not removed while they are live"
         operation = found
-    if operation.state is OperationState.SUBMITTING:
-        raise InDoubt(f"{ids.show('op', operation.operation_id)} is still on its way")
     return operation
+
+
+async def _caller_has_ended(engine: Engine, operation: Operation) -> bool:
+    async with engine.database.connection() as tx:
+        return await has_ended(tx, operation.instance_id)
 
 
 # ---- the call ----------------------------------------------------------------------------------
