@@ -8,39 +8,44 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+import sys
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
+from urllib.parse import urlsplit
 
+import asyncpg
 import structlog
 
-from earnest.domain.errors import DatabaseUnavailable, SettingInvalid
+from earnest.domain.errors import DatabaseUnavailable, HomeUnusable, SettingInvalid
+from earnest.doors.cli.parts import Told
 from earnest.engine import binding, operating
 from earnest.engine.app import App
 from earnest.engine.engine import Engine
+from earnest.engine.readiness import Readiness, examine
 from earnest.engine.settings import EngineSettings
 from earnest.engine.working import Worker
 from earnest.store.database import LOST, Database
 from earnest.store.embedded import EmbeddedPostgres, Started, default_home
-from earnest.store.migrate import check, migrate
+from earnest.store.migrate import check, migrate, pending
 
 log = structlog.get_logger("earnest")
-
-WEAK = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
 
 
 @dataclass(frozen=True)
 class Config:
     """What a process is told: where its facts are and what it can do. Without `database_url` an
-    embedded PostgreSQL under `home` is used."""
+    embedded PostgreSQL under `home` is used. `makes`: a missing database is made and an older
+    schema brought up to date; without it both are refused."""
 
     home: Path = field(default_factory=default_home)
     database_url: str | None = None
     apps: Sequence[App] = ()
     settings: EngineSettings = field(default_factory=EngineSettings)
-    migrates: bool = True
+    makes: bool = True
     patience: float = 30.0
 
 
@@ -66,12 +71,13 @@ class Assembly:
     async def __aenter__(self) -> Assembly:
         async with AsyncExitStack() as stack:
             url = await self._start_database(stack)
-            await self._bring_schema(url)
+            await bring_schema(url, makes=self.config.makes)
             database = Database(url, patience=self.config.patience, revive=self._revive)
             await stack.enter_async_context(database)
             self._engine = _make_engine(database, self.config)
             stack.push_async_callback(operating.finish_calls)
-            await warn_of_weak_durability(database)
+            for warning in (await examine(self._engine, Readiness(ready=True))).warnings:
+                log.warning("database.not_durable", warning=warning)
             self._stack = stack.pop_all()
         return self
 
@@ -85,26 +91,19 @@ class Assembly:
 
     async def _start_database(self, stack: AsyncExitStack) -> str:
         if self.config.database_url is not None:
-            return self.config.database_url
-        self._embedded = EmbeddedPostgres(self.config.home)
-        started: Started = await asyncio.to_thread(self._embedded.start)
-        stack.push_async_callback(asyncio.to_thread, self._embedded.stop)
+            return require_url(self.config.database_url)
+        embedded = EmbeddedPostgres(self.config.home, say=_say)
+        if not self.config.makes and embedded.is_new:
+            raise HomeUnusable(
+                f"there is no database in {self.config.home}; start `earnest serve` there first, "
+                "or choose another home with --home or EARNEST_HOME"
+            )
+        self._embedded = embedded
+        started: Started = await asyncio.to_thread(embedded.start)
+        stack.push_async_callback(asyncio.to_thread, embedded.stop)
         self.alone = started.alone
         log.info("database.ready", how=started.how, home=str(self.config.home))
         return started.url
-
-    async def _bring_schema(self, url: str) -> None:
-        """Says in one line what is wrong with a database that cannot be used."""
-        try:
-            if self.config.migrates:
-                await migrate(url)
-            else:
-                await check(url)
-        except (*LOST, OSError) as error:
-            raise DatabaseUnavailable(
-                f"the database cannot be reached ({error}); look at EARNEST_DATABASE_URL and "
-                "whether the server runs"
-            ) from error
 
     async def _revive(self) -> None:
         """Brings the embedded server back after it was killed."""
@@ -112,28 +111,95 @@ class Assembly:
             await asyncio.to_thread(self._embedded.ensure_running)
 
 
-async def weak_durability(database: Database) -> list[str]:
-    """Warnings about settings under which a commit may be lost; empty when all is well."""
-    rows = await database.fetch("durability")
-    return [
-        f"{row['name']} is {row['setting']}: a crash of the machine can lose accepted work and "
-        f"sent operations; turn it on"
-        for row in rows
-        if WEAK[row["name"]] == row["setting"]
-    ]
+def _say(line: str) -> None:
+    log.info("database.waiting", what=line)
 
 
-async def warn_of_weak_durability(database: Database) -> None:
-    for warning in await weak_durability(database):
-        log.warning("database.not_durable", warning=warning)
+# ---- the database's address and schema ---------------------------------------------------------
+
+
+def require_url(url: str) -> str:
+    """The URL itself. Raises `SettingInvalid`, without repeating it: it may hold a password."""
+    try:
+        parts = urlsplit(url)
+        fits = parts.scheme in ("postgresql", "postgres") and (parts.port is None or parts.port > 0)
+    except ValueError:
+        fits = False
+    if not fits:
+        raise SettingInvalid(
+            "EARNEST_DATABASE_URL (or --database-url) is not the address of a PostgreSQL; write "
+            "postgresql://user:password@host:5432/name"
+        )
+    return url
+
+
+async def bring_schema(url: str, *, makes: bool) -> list[str]:
+    """The database as this program needs it; returns the names of what was applied. Raises
+    `DatabaseUnavailable`, and `SchemaMismatch`."""
+    with _reaching():
+        if makes:
+            return [str(migration) for migration in await migrate(url)]
+        await check(url)
+        return []
+
+
+@contextmanager
+def _reaching() -> Iterator[None]:
+    """Says in one line why a database that was never reached cannot be used."""
+    try:
+        yield
+    except (*LOST, OSError, ValueError) as error:
+        raise DatabaseUnavailable(
+            f"the database cannot be reached ({error or type(error).__name__}); look at "
+            "EARNEST_DATABASE_URL and whether the server runs"
+        ) from error
+    except asyncpg.PostgresError as error:
+        raise DatabaseUnavailable(
+            f"the database refuses ({error}); look at EARNEST_DATABASE_URL and at the rights of "
+            "its user"
+        ) from error
+
+
+async def migrate_as_told(told: Told, *, check_only: bool) -> list[str]:
+    """Applies what is missing, or with `check_only` names it and changes nothing."""
+    assembly = Assembly(config_as_told(replace(told, makes=not check_only)))
+    async with AsyncExitStack() as stack:
+        url = await assembly._start_database(stack)
+        if not check_only:
+            return await bring_schema(url, makes=True)
+        with _reaching():
+            return [str(migration) for migration in await pending(url)]
+
+
+# ---- what is told on a command line ------------------------------------------------------------
+
+
+def config_as_told(told: Told) -> Config:
+    """Loads the apps and checks the settings. Raises `SettingInvalid`."""
+    changed: dict[str, object] = {}
+    if told.concurrency is not None:
+        changed["concurrency"] = told.concurrency
+    if told.drain_seconds is not None:
+        changed["drain"] = timedelta(seconds=told.drain_seconds)
+    return Config(
+        home=told.home,
+        database_url=told.database_url,
+        apps=[load_app(path) for path in told.apps],
+        settings=replace(EngineSettings(), **changed),  # type: ignore[arg-type]
+        makes=told.makes,
+        patience=30.0 if told.makes else 5.0,
+    )
 
 
 def load_app(path: str) -> App:
-    """The app at `module:attribute`. Raises `SettingInvalid` saying what is missing."""
+    """The app at `module:attribute`, where the module may lie in the current folder. Raises
+    `SettingInvalid` saying what is missing."""
+    if "" not in sys.path:
+        sys.path.insert(0, "")
     module_name, _, attribute = path.partition(":")
     try:
         found = getattr(importlib.import_module(module_name), attribute or "app")
-    except ImportError as error:
+    except (ImportError, ValueError) as error:
         raise SettingInvalid(f"the app {path!r} cannot be imported: {error}") from error
     except AttributeError as error:
         raise SettingInvalid(f"the app {path!r} is not there: {error}") from error
@@ -149,6 +215,9 @@ def _make_engine(database: Database, config: Config) -> Engine:
             engine.kinds.add(kind)
         engine.effects.update(app.effects)
     return engine
+
+
+# ---- inside somebody's program -----------------------------------------------------------------
 
 
 @asynccontextmanager

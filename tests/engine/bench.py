@@ -13,7 +13,7 @@ from typing import Any
 import asyncpg
 
 from earnest.domain.event import Event
-from earnest.domain.operation import Operation
+from earnest.domain.operation import Lookup, Operation, OperationMove
 from earnest.domain.run import Attempt, Run, RunStatus
 from earnest.engine import cancelling, reconciling, signalling, submitting
 from earnest.engine.cancelling import Cancelled
@@ -130,9 +130,15 @@ class Bench:
         assert found is not None, "operations are not removed"
         return found
 
+    async def history(self, operation: Operation) -> list[OperationMove]:
+        return await operations.moves(self.engine.database, SCOPE, operation.operation_id)
+
     async def moves(self, operation: Operation) -> list[str]:
-        found = await operations.moves(self.engine.database, SCOPE, operation.operation_id)
-        return [move.move for move in found]
+        """What was made of the operation, in order."""
+        return [move.move for move in await self.history(operation)]
+
+    async def lookups(self, operation: Operation) -> list[Lookup]:
+        return await operations.lookups(self.engine.database, SCOPE, operation.operation_id)
 
     async def findings(self, operation: Operation) -> list[dict[str, Any]]:
         return await operations.findings(self.engine.database, SCOPE, operation.operation_id)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
@@ -34,6 +34,8 @@ from earnest.domain.errors import (
     ResultInvalid,
     SignalTimedOut,
 )
+from earnest.domain.kept_error import kept_error
+from earnest.domain.run import Wait
 from earnest.engine.context import Context, Parked
 from earnest.engine.engine import Engine
 from earnest.engine.intending import StopAsked
@@ -50,7 +52,6 @@ log = structlog.get_logger("earnest.attempt")
 # What a later attempt would only meet again.
 FOR_GOOD = (Refused, NotDone, Failed, ChildFailed, SignalTimedOut, ResultInvalid, NameNeeded)
 UNWIND = timedelta(seconds=5)
-MAX_DETAIL = 500
 
 
 class Stop(StrEnum):
@@ -153,7 +154,7 @@ class Attempting:
             return None
         if not handler.done() or handler.cancelled():
             return self._ending_when_stopped(kind)
-        error = handler.exception()
+        error = _speaker(handler.exception())
         if error is None and self._stopped is not Stop.TIMEOUT:
             return _success(kind, handler.result(), self.engine.settings.max_result_bytes)
         if self._stopped is not None and not isinstance(error, (Parked, FencedOut, Blocked)):
@@ -185,8 +186,8 @@ class Attempting:
             case StopAsked():
                 return Ending(Wish.STOP)
             case Blocked():
-                return Ending(Wish.BLOCK, error=error.as_json())
-        shown = error_as_json(error)
+                return Ending(Wish.BLOCK, error=kept_error(error))
+        shown = kept_error(error)
         if not isinstance(error, EarnestError):
             log.warning("handler.failed", error=shown["detail"], **self._ids(), exc_info=error)
         wish = Wish.FAIL if isinstance(error, FOR_GOOD) else Wish.RETRY
@@ -218,23 +219,26 @@ def _success(kind: RunKind[Any, Any], value: Any, most: int) -> Ending:
         if len(output) > most:
             raise canonical.NotJson(f"it has {len(output)} bytes; at most {most} are kept")
     except (canonical.NotJson, ValueError, TypeError) as error:
-        invalid = ResultInvalid(f"the result of {kind.name} cannot be stored: {error}"[:MAX_DETAIL])
-        return Ending(Wish.FAIL, error=invalid.as_json())
+        invalid = ResultInvalid(f"the result of {kind.name} cannot be stored: {error}")
+        return Ending(Wish.FAIL, error=kept_error(invalid))
     return Ending(Wish.SUCCEED, output=output)
 
 
-def error_as_json(error: BaseException) -> dict[str, Any]:
-    """An error as it is kept with a run: bounded, and storable whatever it says."""
-    if isinstance(error, EarnestError):
-        shown = error.as_json()
-    else:
-        shown = {"code": "handler_failed", "detail": f"{type(error).__name__}: {error}"}
-    shown["detail"] = "".join(c for c in str(shown["detail"])[:MAX_DETAIL] if c.isprintable())
-    try:
-        canonical.encode(shown)
-    except canonical.NotJson:
-        return {"code": shown["code"], "detail": shown["detail"]}
-    return shown
+def _speaker(error: BaseException | None) -> BaseException | None:
+    """The error that counts in a group of them, as parallel branches raise it: the first that is
+    more than waiting; branches that only wait, wait together."""
+    if not isinstance(error, BaseExceptionGroup):
+        return error
+    waiting, others = error.split(Parked)
+    if others is not None:
+        return _speaker(others.exceptions[0])
+    assert waiting is not None, "a group is not empty"
+    return Parked(*_waits(waiting))
+
+
+def _waits(group: BaseExceptionGroup[Parked]) -> Iterator[Wait]:
+    for one in group.exceptions:
+        yield from one.waits if isinstance(one, Parked) else _waits(one)
 
 
 def _is_current(loop: asyncio.AbstractEventLoop) -> bool:

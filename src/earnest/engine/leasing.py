@@ -213,9 +213,9 @@ async def renew(tx: Tx, leases: Leases, lease: timedelta) -> None:
         lease,
     )
     reach("renew.after")
-    answers = {(row["scope_id"], row["run_id"]): row for row in rows}
+    answers = {(row["scope_id"], row["run_id"], row["fence"]): row for row in rows}
     for one in held:
-        answer = answers.get((one.scope_id, one.run_id))
+        answer = answers.get((one.scope_id, one.run_id, one.fence))
         if answer is None:
             continue
         if answer["answer"] == "renewed":

@@ -28,6 +28,7 @@ from earnest.domain.errors import (
     NotSent,
     Refused,
 )
+from earnest.domain.kept_error import kept_error, kept_text
 from earnest.domain.operation import (
     SENDABLE_AGAIN,
     Operation,
@@ -145,13 +146,16 @@ async def _wait_for_caller(engine: Engine, intent: Intent, operation: Operation)
 
 async def _prepare(engine: Engine, intent: Intent, operation: Operation) -> tuple[Operation, bool]:
     """The read-only look before the call; says whether it may be sent. A refusal here is as
-    definite as the provider's."""
+    definite as the provider's, if the run is still the caller's."""
     try:
         await intent.effect.prepare(intent.request)
     except Refused as refusal:
+        held = intent.lease
+        owner = None if held is None else (held.fence, held.owner_token)
         released = await recording.release(
             engine, intent.scope_id, intent.operation_id, ReleaseReason.REFUSED,
-            recording.Proof("owner", version=operation.version), refusal=refusal.as_json(),
+            recording.Proof("owner", version=operation.version, owner=owner),
+            refusal=kept_error(refusal),
         )  # fmt: skip
         return released, False
     return operation, True
@@ -192,7 +196,7 @@ async def _call_failed(
     known = error if isinstance(error, (Refused, NotSent)) else http_failures.classify(error)
     if known is not None and first:
         return await _release(engine, intent, proof, known)
-    why = f"{type(error).__name__}: {error}"[:500]
+    why = kept_text(f"{type(error).__name__}: {error}")
     doubted = await recording.doubt(engine, intent.scope_id, intent.operation_id, proof, why)
     if not isinstance(error, Exception):
         raise error
@@ -205,7 +209,7 @@ async def _release(
     refused = isinstance(known, Refused)
     reason = ReleaseReason.REFUSED if refused else ReleaseReason.NOT_SENT
     return await recording.release(
-        engine, intent.scope_id, intent.operation_id, reason, proof, refusal=known.as_json()
+        engine, intent.scope_id, intent.operation_id, reason, proof, refusal=kept_error(known)
     )
 
 
@@ -213,8 +217,8 @@ async def _store(engine: Engine, intent: Intent, proof: recording.Proof, receipt
     """The receipt is stored, or the operation is in doubt with the receipt as its evidence."""
     try:
         data, reference = encode_receipt(intent.effect, receipt)
-    except (ValueError, EarnestError) as error:
-        why = f"the answer is not a receipt: {error}"[:500]
+    except Exception as error:
+        why = kept_text(f"the answer is not a receipt: {error}")
         return await recording.doubt(engine, intent.scope_id, intent.operation_id, proof, why)
     try:
         return await recording.confirm(
@@ -222,7 +226,7 @@ async def _store(engine: Engine, intent: Intent, proof: recording.Proof, receipt
         )
     except moving.HookFailed as error:
         return await recording.doubt(
-            engine, intent.scope_id, intent.operation_id, proof, str(error)[:500],
+            engine, intent.scope_id, intent.operation_id, proof, kept_text(error),
             receipt=canonical.decode(data),
         )  # fmt: skip
 
@@ -234,7 +238,8 @@ def encode_receipt(effect: Effect[Any, Any], receipt: Any) -> tuple[bytes, str |
     if checked is None:
         raise ValueError("None is no receipt; a receipt says what was done")
     data = canonical.encode(effect.receipt_type.dump_python(checked, mode="json"))
-    return data, effect.external_ref(checked)
+    reference = effect.external_ref(checked)
+    return data, None if reference is None else kept_text(reference)
 
 
 async def send_stored(

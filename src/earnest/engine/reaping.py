@@ -167,17 +167,22 @@ def _has_lapsed(row: Execution, dead: Sequence[uuid.UUID]) -> bool:
 
 async def _sent_again_later(tx: Tx, row: Execution) -> list[uuid.UUID]:
     """Calls on their way that the next attempt may send again: `resend` inside the window. They
-    stay `submitting`; everything else goes into doubt."""
-    return [
-        operation.operation_id
+    stay `submitting`; but where anything else is in doubt there is no next attempt, and nothing
+    is kept for it."""
+    doubtful = [
+        operation
         for operation in await operations.of_run(tx, row.scope_id, row.run_id)
-        if operation.state is OperationState.SUBMITTING and _is_resendable(operation, row.now)
+        if operation.in_doubt
     ]
+    if not all(_is_resendable(operation, row.now) for operation in doubtful):
+        return []
+    return [operation.operation_id for operation in doubtful]
 
 
 def _is_resendable(operation: Operation, now: datetime) -> bool:
     return (
-        operation.recovery is Recovery.RESEND
+        operation.state is OperationState.SUBMITTING
+        and operation.recovery is Recovery.RESEND
         and operation.first_begun_at is not None
         and operation.window is not None
         and may_send_again(operation.first_begun_at, now, operation.window, operation.timeout)

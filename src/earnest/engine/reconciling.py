@@ -29,6 +29,7 @@ from earnest.domain.errors import (
     PreconditionRequired,
     StaleVersion,
 )
+from earnest.domain.kept_error import kept_text
 from earnest.domain.operation import (
     LookupAnswer,
     Operation,
@@ -42,6 +43,7 @@ from earnest.engine.effects import Effect, as_call
 from earnest.engine.engine import Engine
 from earnest.engine.instances import has_ended
 from earnest.engine.recording import Proof
+from earnest.engine.submitting import storable
 from earnest.store import operations, runs
 from earnest.store.database import Tx
 
@@ -108,7 +110,7 @@ async def look_up(engine: Engine, scope_id: str, operation_id: uuid.UUID) -> Ope
 async def _ask(engine: Engine, operation: Operation, effect: Effect[Any, Any]) -> None:
     answer, detail, receipt = await _answer(operation, effect)
     if receipt is not None:
-        await _adopt(engine, operation, effect, receipt)
+        await _adopt(engine, operation, *receipt)
     elif answer is LookupAnswer.ABSENT and await _absence_is_proof(engine, operation):
         evidence = {"evidence": "the provider does not know it, and it cannot arrive late"}
         proof = Proof("look_up", version=operation.version, evidence=evidence,
@@ -122,9 +124,9 @@ async def _ask(engine: Engine, operation: Operation, effect: Effect[Any, Any]) -
 
 async def _answer(
     operation: Operation, effect: Effect[Any, Any]
-) -> tuple[LookupAnswer, str, Any | None]:
-    """What the provider says. Any failure to answer is inconclusive, and so is a receipt of
-    another request."""
+) -> tuple[LookupAnswer, str, tuple[bytes, str | None] | None]:
+    """What the provider says, with the receipt as it is stored. Any failure to answer is
+    inconclusive."""
     try:
         async with asyncio.timeout(operation.timeout.total_seconds()):
             receipt = await effect.lookup(as_call(operation))
@@ -134,17 +136,14 @@ async def _answer(
         request = effect.request_type.validate_python(operation.request)
         if not effect.matches(request, checked):
             return LookupAnswer.MISMATCHED, "found, but it is another request's", None
+        return LookupAnswer.FOUND, "found", operating.encode_receipt(effect, checked)
     except Inconclusive as error:
-        return LookupAnswer.INCONCLUSIVE, error.detail, None
+        return LookupAnswer.INCONCLUSIVE, kept_text(error.detail), None
     except Exception as error:
-        return LookupAnswer.INCONCLUSIVE, f"{type(error).__name__}: {error}", None
-    return LookupAnswer.FOUND, "found", checked
+        return LookupAnswer.INCONCLUSIVE, kept_text(f"{type(error).__name__}: {error}"), None
 
 
-async def _adopt(
-    engine: Engine, operation: Operation, effect: Effect[Any, Any], receipt: Any
-) -> None:
-    data, reference = operating.encode_receipt(effect, receipt)
+async def _adopt(engine: Engine, operation: Operation, data: bytes, reference: str | None) -> None:
     proof = Proof("look_up", version=operation.version, evidence={"evidence": "found by its id"},
                   answer=(LookupAnswer.FOUND, "found"))  # fmt: skip
     try:
@@ -153,7 +152,11 @@ async def _adopt(
         )
     except moving.HookFailed as error:
         await recording.note_answer(
-            engine, operation, LookupAnswer.INCONCLUSIVE, error.detail, _wait(engine, operation)
+            engine,
+            operation,
+            LookupAnswer.INCONCLUSIVE,
+            kept_text(error.detail),
+            _wait(engine, operation),
         )
     except StaleVersion:
         log.info("look_up.outrun", operation_id=ids.show("op", operation.operation_id))
@@ -274,6 +277,8 @@ def _check_verdict(verdict: Verdict) -> None:
         raise InvalidRequest("evidence is needed: say how you know")
     if len(verdict.evidence) > MAX_EVIDENCE or len(verdict.note) > MAX_EVIDENCE:
         raise InvalidRequest(f"evidence and note have at most {MAX_EVIDENCE} characters each")
+    if not storable(verdict.evidence) or not storable(verdict.note):
+        raise InvalidRequest("a NUL or half of a surrogate pair cannot be stored")
     if (verdict.outcome == "submitted") != (verdict.receipt is not None):
         raise InvalidRequest("a receipt belongs to `submitted`, and only to it")
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from earnest.domain import canonical, ids
 from earnest.domain.crash_points import reach
-from earnest.domain.errors import Conflict, NotFound, StaleVersion
+from earnest.domain.errors import Conflict, FencedOut, NotFound, StaleVersion
 from earnest.domain.event import NewEvent
 from earnest.domain.operation import (
     LookupAnswer,
@@ -37,18 +37,24 @@ from earnest.store.operations import Note
 class Proof:
     """By whom an outcome is told and what entitles them: `token` (it was their call) or `version`
     (they looked at the operation as it stands). `evidence` says why it is believed; `answer` is
-    what a look-up said."""
+    what a look-up said; `owner` is the fence and token of an attempt that says it of its own run,
+    which must still be its own (P5)."""
 
     by: str
     token: uuid.UUID | None = None
     version: int | None = None
     evidence: dict[str, Any] | None = None
     answer: tuple[LookupAnswer, str] | None = None
+    owner: tuple[int, uuid.UUID] | None = None
 
     def entitles(self, operation: Operation) -> bool:
         if self.token is not None:
             return operation.send_token == self.token
         return operation.version == self.version
+
+    def require_owner(self, run: Execution | None) -> None:
+        if self.owner is not None and (run is None or not run.owned_by(*self.owner)):
+            raise FencedOut(f"attempt {self.owner[0]} no longer owns the run")
 
 
 async def confirm(
@@ -92,10 +98,11 @@ async def release(
     refusal: dict[str, Any] | None = None,
 ) -> Operation:
     """It surely did not happen. Returns the operation as it stands; one that was settled otherwise
-    in the meantime stays so."""
+    in the meantime stays so. Raises `FencedOut` where the proof has an owner and it is none."""
 
     async def work(tx: Tx) -> Operation:
         locked, operation = await _lock(tx, scope_id, operation_id)
+        proof.require_owner(None if operation.run_id is None else locked[operation.run_id])
         open_states = (*_OPEN, OperationState.RESERVED)
         if operation.state not in open_states or not proof.entitles(operation):
             return operation
@@ -139,10 +146,16 @@ async def note_answer(
 ) -> None:
     """A look-up that settled nothing; the next one is due after `ask_in`."""
 
-    async def work(tx: Tx) -> None:
+    async def work(tx: Tx) -> bool:
         await operations.note_lookup(tx, operation, answer, detail, ask_in)
+        return True
 
-    await engine.database.promise("look_up", work)
+    async def reread(tx: Tx) -> bool | None:
+        found = await operations.find(tx, operation.scope_id, operation.operation_id)
+        noted = found is not None and found.lookup_count > operation.lookup_count
+        return noted or None
+
+    await engine.database.promise("look_up", work, reread=reread)
 
 
 _OPEN = (OperationState.SUBMITTING, OperationState.UNKNOWN)
@@ -212,11 +225,11 @@ async def _record(engine: Engine, tx: Tx, operation: Operation, receipt: bytes) 
 
 
 async def _late(tx: Tx, operation: Operation, receipt: bytes, proof: Proof) -> None:
-    if proof.token is None:
-        _refuse_stale(operation, proof)
     value = canonical.decode(receipt)
     if operation.state is OperationState.SUBMITTED and operation.receipt == value:
-        return
+        return  # Said before; perhaps by this very promise, whose reply was lost.
+    if proof.token is None:
+        _refuse_stale(operation, proof)
     await operations.put_finding(
         tx,
         operation.scope_id,

@@ -7,6 +7,7 @@ document for whatever went wrong. Plain ASGI, so that a stream is passed on as i
 
 from __future__ import annotations
 
+import asyncio
 import re
 import secrets
 import traceback
@@ -16,7 +17,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from earnest.domain.errors import InvalidRequest, PayloadTooLarge, Unauthenticated
+from earnest.domain.errors import Busy, InvalidRequest, PayloadTooLarge, Unauthenticated
 from earnest.doors.api import problems
 from earnest.engine.access import Doorkeeper
 
@@ -49,6 +50,11 @@ class Gate:
             await self._app(scope, _bounded(receive), leaving.send)
         except ClientDisconnect:
             log.debug("request.abandoned", request_id=scope["state"]["request_id"])
+        except asyncio.CancelledError:
+            # The server has stopped waiting for this answer.
+            if not leaving.started:
+                await leaving.answer(Busy("this process is stopping; ask again"), receive)
+            raise
         except Exception as error:
             await leaving.answer(error, receive)
 
@@ -59,11 +65,11 @@ class _Leaving:
     def __init__(self, scope: Scope, send: Send) -> None:
         self._scope = scope
         self._send = send
-        self._started = False
+        self.started = False
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
-            self._started = True
+            self.started = True
             headers = MutableHeaders(scope=message)
             headers["X-Request-Id"] = self._scope["state"]["request_id"]
             headers["X-Content-Type-Options"] = "nosniff"
@@ -74,7 +80,7 @@ class _Leaving:
         """Tells what went wrong; if the answer has begun, only a broken connection can tell it."""
         if problems.is_broken(error):
             _log_broken(error, self._scope)
-        if self._started:
+        if self.started:
             raise error
         await problems.answer(error, self._scope)(self._scope, receive, self.send)
 

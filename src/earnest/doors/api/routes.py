@@ -11,7 +11,7 @@ from typing import Any
 
 from fastapi import Depends, FastAPI, Request
 from fastapi.routing import APIRoute
-from starlette.responses import Response
+from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from earnest.doors.api.json_bodies import read_json
 from earnest.doors.api.problems import MEDIA_TYPE
@@ -46,7 +46,7 @@ VERSION_NEEDED = _header(
 @dataclass(frozen=True, slots=True)
 class Answer:
     """What a route answers when all is well: its body, its status, other statuses with the same
-    body, and the headers worth naming."""
+    body, and the headers worth naming. A page has no body to describe."""
 
     body: Any
     status: int = 200
@@ -120,8 +120,8 @@ class Routes:
     def _keep(self, path: str, terms: dict[str, Any]) -> Callable[[Handler], Handler]:
         def declare(handler: Handler) -> Handler:
             summary, _, rest = cleandoc(handler.__doc__ or "").partition("\n")
-            named = {**terms, "tags": [self._noun], "summary": summary, "description": rest}
-            self._declared.append((path, handler, named))
+            told = {"summary": summary.rstrip("."), "description": rest, "tags": [self._noun]}
+            self._declared.append((path, handler, {**terms, **told}))
             return handler
 
         return declare
@@ -130,6 +130,7 @@ class Routes:
 def _terms(method: str, answer: Answer, refusals: set[int]) -> dict[str, Any]:
     return {
         "methods": [method],
+        "response_class": HTMLResponse if answer.body is None else JSONResponse,
         "status_code": answer.status,
         "response_model": answer.body,
         "responses": _described(answer, refusals),

@@ -30,11 +30,11 @@ def listen(host: str, port: int) -> socket.socket:
     What is set on it is inherited by every connection: a small send buffer, so that a client that
     does not read is noticed, and an end to waiting for one that is gone.
     """
+    if not 0 <= port <= 65_535:
+        raise SettingInvalid(f"there is no port {port}; choose one from 0 to 65535")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         listener = socket.create_server((host, port), family=family, backlog=_BACKLOG)
-    except OverflowError as error:
-        raise SettingInvalid(f"there is no port {port}; choose one from 0 to 65535") from error
     except OSError as error:
         raise SettingInvalid(_why_not(error, host, port)) from error
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)

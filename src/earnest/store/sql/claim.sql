@@ -53,12 +53,13 @@ FROM (SELECT due_at FROM execution WHERE status = 'queued' AND NOT ready
 -- name: renew_leases
 -- $1 scopes, $2 runs, $3 fences, $4 owner tokens, $5 lease. Locks by key alone and skips what is
 -- locked, so that one stuck row cannot let every other lease lapse; the guards are judged after,
--- on the locked row and by the clock read then. A key that does not come back was busy.
+-- on the locked row and by the clock read then. What does not come back was busy. A process may
+-- hold two fences of one run, an attempt that it lost beside its next one: each is judged by itself.
 WITH item AS (
     SELECT * FROM unnest($1::text[], $2::uuid[], $3::int[], $4::uuid[])
         AS i (scope_id, run_id, fence, owner_token)
 ), locked AS MATERIALIZED (
-    SELECT e.scope_id, e.run_id, e.status, e.cancel_requested, e.lease_until,
+    SELECT e.scope_id, e.run_id, i.fence, e.status, e.cancel_requested, e.lease_until,
            e.fence = i.fence AND e.owner_token = i.owner_token AS owned
     FROM item i JOIN execution e USING (scope_id, run_id)
     ORDER BY e.scope_id, e.run_id
@@ -68,13 +69,16 @@ WITH item AS (
     FROM locked l
     WHERE e.scope_id = l.scope_id AND e.run_id = l.run_id
       AND l.owned AND l.status = 'running' AND l.lease_until > clock()
-    RETURNING e.scope_id, e.run_id
+    RETURNING e.scope_id, e.run_id, e.fence
 )
-SELECT l.scope_id, l.run_id, l.cancel_requested,
+SELECT l.scope_id, l.run_id, l.fence, l.cancel_requested,
        CASE WHEN n.run_id IS NOT NULL THEN 'renewed'
-            WHEN l.owned AND l.status <> 'running' THEN 'settled'
+            WHEN l.owned AND l.status <> 'running' AND NOT EXISTS (
+                SELECT FROM attempt a
+                WHERE a.scope_id = l.scope_id AND a.run_id = l.run_id AND a.fence = l.fence
+                  AND a.outcome = 'lost') THEN 'settled'
             ELSE 'refused' END AS answer
-FROM locked l LEFT JOIN renewed n USING (scope_id, run_id);
+FROM locked l LEFT JOIN renewed n USING (scope_id, run_id, fence);
 
 -- name: cancelled_among
 -- Which of the held runs were asked to stop? $1 instance.

@@ -40,11 +40,12 @@ RETURNING version;
 
 -- name: begin_operation
 -- The last thing before the call, and `send again`: $1 scope, $2 operation, $3 version, $4 fence,
--- $5 send token, $6 instance, $7 how long the call may take.
+-- $5 send token, $6 instance, $7 how long the call may take. Who sends it again has taken the next
+-- question with it: the claim stays, so that a new doubt is not taken by others at once.
 UPDATE operation
 SET state = 'submitting', version = version + 1, fence = $4, send_token = $5, instance_id = $6,
     send_count = send_count + 1, submitting_at = clock(), call_until = clock() + $7::interval,
-    first_begun_at = coalesce(first_begun_at, clock()), unknown_since = NULL, lookup_due_at = NULL
+    first_begun_at = coalesce(first_begun_at, clock()), unknown_since = NULL
 WHERE scope_id = $1 AND operation_id = $2 AND version = $3
   AND (state = 'reserved' OR (state IN ('submitting', 'unknown') AND recovery = 'resend'))
 RETURNING version;
@@ -72,7 +73,7 @@ RETURNING version;
 -- $1 scope, $2 operation, $3 version, $4 when to ask the provider (null: nobody can be asked).
 UPDATE operation
 SET state = 'unknown', version = version + 1, unknown_since = clock(),
-    lookup_due_at = clock() + $4::interval
+    lookup_due_at = greatest(lookup_due_at, clock() + $4::interval)
 WHERE scope_id = $1 AND operation_id = $2 AND version = $3 AND state = 'submitting'
 RETURNING version;
 

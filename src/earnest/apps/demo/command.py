@@ -1,0 +1,76 @@
+"""`earnest demo`: everything on one machine, each part in a process of its own, kept running."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from earnest.doors.cli.exits import ExitCode
+from earnest.doors.cli.logs import LogFormat
+from earnest.doors.cli.loop import run_in_loop
+from earnest.doors.cli.options import DatabaseUrl, Host, Log, Port
+from earnest.doors.cli.parts import Parts
+from earnest.doors.cli.processes import PORT
+
+
+def add_to(program: typer.Typer) -> None:
+    program.command("demo")(demo)
+
+
+def demo(
+    context: typer.Context,
+    home: Annotated[
+        Path | None,
+        typer.Option(
+            "--home",
+            envvar="EARNEST_DEMO_HOME",
+            help="Its folder. `demo` in the default home if not given.",
+            show_default=False,
+        ),
+    ] = None,
+    host: Host = "127.0.0.1",
+    port: Port = PORT,
+    simulator_port: Annotated[
+        int,
+        typer.Option("--simulator-port", envvar="EARNEST_SIMULATOR_PORT", min=0, max=65535),
+    ] = 0,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Begin anew; wipes a folder that the demo made.")
+    ] = False,
+    restart: Annotated[
+        bool, typer.Option("--restart/--no-restart", help="Start again what has died.")
+    ] = True,
+    tour: Annotated[
+        bool | None,
+        typer.Option(
+            "--tour/--no-tour",
+            help="Show a refund that survives a kill, and one that nobody can know of; then end. "
+            "At a terminal it is shown unless --no-tour is given, and the demo stays.",
+            show_default=False,
+        ),
+    ] = None,
+    database_url: DatabaseUrl = None,
+    log: Log = LogFormat.TEXT,
+) -> None:
+    """Serve with sample data, the simulator and a worker; DIR/demo.json says where and with which
+    tokens, once all is ready. Server, worker and simulator may be killed; they come again."""
+    from earnest.apps.demo.staying import Asked, stay
+    from earnest.store.home import default_home
+
+    parts: Parts = context.obj
+    asked = Asked(
+        home=home or default_home() / "demo",
+        database_url=database_url or None,
+        host=host,
+        port=port,
+        simulator_port=simulator_port,
+        fresh=fresh,
+        restarts=restart,
+        shows=sys.stdout.isatty() if tour is None else tour,
+        stays=tour is not True,
+        log=log,
+    )
+    raise typer.Exit(ExitCode.OK if run_in_loop(stay(parts, asked)) else ExitCode.FAILED)

@@ -1,0 +1,211 @@
+"""The demo's supervisor: holds the database open, starts the parts, says where they are, and keeps
+them running until it is asked to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from earnest.apps.demo.folder import DemoFolder, Tokens
+from earnest.apps.demo.staging import SCOPE, stage
+from earnest.apps.demo.supervising import Kept
+from earnest.apps.demo.telling import tell_again, tell_welcome
+from earnest.domain.errors import SettingInvalid
+from earnest.doors.cli import exits, logs
+from earnest.doors.cli.parts import Parts, Told
+from earnest.doors.cli.stopping import Stopping
+
+APP = "earnest.apps.demo.app:app"
+DRAIN = 5.0
+_GRACE = 5.0
+_KILLED_ONES_END_IN = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the command line asks for. `shows`: with the tour; `stays`: until it is stopped."""
+
+    home: Path
+    database_url: str | None
+    host: str
+    port: int
+    simulator_port: int
+    fresh: bool
+    restarts: bool
+    shows: bool
+    stays: bool
+    log: logs.LogFormat
+
+
+async def stay(parts: Parts, asked: Asked) -> bool:
+    """Runs the demo until it is stopped, or until the tour is over. False: the tour failed."""
+    logs.configure(asked.log, level=logging.WARNING)
+    if asked.fresh and asked.database_url:
+        raise SettingInvalid(
+            "--fresh wipes a folder; empty the database at --database-url yourself"
+        )
+    folder = DemoFolder(asked.home)
+    with folder.entered(fresh=asked.fresh), Stopping() as stopping:
+        port = await _free_port(parts, asked, 10.0 if folder.was_killed else 0.0)
+        told = Told(folder.home, asked.database_url, (APP,), makes=True)
+        async with parts.open(told) as opened:
+            tokens = await stage(opened.engine, folder)
+            demo = Demo(asked, port, folder, tokens)
+            async with demo.running(stopping):
+                return await _show_and_wait(demo, asked, stopping)
+
+
+async def _free_port(parts: Parts, asked: Asked, patience: float) -> int:
+    """The port to serve on, free now. One that a killed demo's server still holds is waited for."""
+    until = asyncio.get_running_loop().time() + patience
+    while True:
+        try:
+            with closing(parts.listen(asked.host, asked.port)) as listener:
+                port: int = listener.getsockname()[1]
+                return port
+        except SettingInvalid:
+            if asyncio.get_running_loop().time() >= until:
+                raise
+        await asyncio.sleep(0.1)
+
+
+class Demo:
+    """The processes of one demo."""
+
+    def __init__(self, asked: Asked, port: int, folder: DemoFolder, tokens: Tokens) -> None:
+        self.folder = folder
+        self.tokens = tokens
+        self.asked = asked
+        self._was_ready = False
+        self.simulator = self._kept("simulator", ["simulate", "--port", str(asked.simulator_port)])
+        words = ["--home", str(folder.home), "--app", APP, "--drain", str(DRAIN)]
+        words += ["--log", asked.log.value]
+        where = ["--host", asked.host, "--port", str(port)]
+        self.server = self._kept("server", ["serve", "--no-worker", *where, *words])
+        self.worker = self._kept("worker", ["worker", *words])
+
+    @property
+    def url(self) -> str:
+        return str(self.server.facts["url"])
+
+    @property
+    def simulator_url(self) -> str:
+        return str(self.simulator.facts["url"])
+
+    @asynccontextmanager
+    async def running(self, stopping: Stopping) -> AsyncIterator[None]:
+        """Everything is ready inside, or a stop was asked. Raises `NotStarted`."""
+        tasks: list[asyncio.Task[None]] = []
+        stopping.when_hurried(self._hurry)
+        try:
+            for together in ([self.simulator], [self.server, self.worker]):
+                tasks += [asyncio.create_task(kept.run()) for kept in together]
+                await _all_ready(together, tasks, stopping)
+                self._settle_simulator()
+            yield
+        finally:
+            self.folder.withdraw()
+            await asyncio.gather(
+                *(kept.stop(DRAIN + _GRACE) for kept in (self.server, self.worker))
+            )
+            await self.simulator.stop(_GRACE)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _kept(self, name: str, words: list[str]) -> Kept:
+        return Kept(
+            name,
+            [*words, "--json", "--stop-with-stdin"],
+            variables=os.environ,
+            log_file=self.folder.log(name),
+            on_ready=self._hear_ready,
+            restarts=self.asked.restarts,
+        )
+
+    def _settle_simulator(self) -> None:
+        """It keeps the port that it took, and the others learn where it is."""
+        if not self.simulator.facts:
+            return
+        self.simulator.words[2] = self.simulator_url.rpartition(":")[2]
+        where = {"EARNEST_SIMULATOR_URL": self.simulator_url}
+        if self.asked.database_url:
+            where["EARNEST_DATABASE_URL"] = self.asked.database_url
+        for kept in (self.server, self.worker):
+            kept.variables.update(where)
+        self.folder.keep_variables({"EARNEST_APP": APP, "EARNEST_SCOPE": SCOPE, **where})
+
+    def _hear_ready(self, kept: Kept) -> None:
+        if all(one.ready.is_set() for one in (self.simulator, self.server, self.worker)):
+            self._publish()
+            if self._was_ready:
+                tell_again(kept.name, kept.pid)
+            self._was_ready = True
+
+    def _publish(self) -> None:
+        self.folder.publish(
+            {
+                "url": self.url,
+                "simulator_url": self.simulator_url,
+                "pids": {"server": self.server.pid, "worker": self.worker.pid, "node": None},
+                "scopes": {name: {"tokens": tokens} for name, tokens in self.tokens.items()},
+            }
+        )
+
+    def _hurry(self) -> None:
+        for kept in (self.server, self.worker, self.simulator):
+            kept.hurry()
+
+
+async def _all_ready(
+    together: list[Kept], tasks: list[asyncio.Task[None]], stopping: Stopping
+) -> None:
+    """Until these are ready, or a stop is asked. Raises what ended one of the tasks."""
+    ready = asyncio.create_task(_each_ready(together))
+    stop = asyncio.create_task(stopping.asked.wait())
+    try:
+        await asyncio.wait([ready, stop, *tasks], return_when=asyncio.FIRST_COMPLETED)
+        for task in tasks:
+            if task.done():
+                task.result()
+    finally:
+        ready.cancel()
+        stop.cancel()
+        await asyncio.gather(ready, stop, return_exceptions=True)
+
+
+async def _each_ready(together: list[Kept]) -> None:
+    for kept in together:
+        await kept.ready.wait()
+
+
+async def _show_and_wait(demo: Demo, asked: Asked, stopping: Stopping) -> bool:
+    if stopping.asked.is_set():
+        return True
+    if asked.stays:
+        tell_welcome(demo.url, demo.folder.home)
+    went_well = await _show(demo, stopping) if asked.shows else True
+    if asked.stays:
+        await stopping.asked.wait()
+        return True
+    return went_well
+
+
+async def _show(demo: Demo, stopping: Stopping) -> bool:
+    """The tour, unless it is stopped; what went wrong is told in one line."""
+    from earnest.apps.demo.tour import Tour
+
+    tour = asyncio.create_task(Tour(demo).go())
+    stop = asyncio.create_task(stopping.asked.wait())
+    await asyncio.wait({tour, stop}, return_when=asyncio.FIRST_COMPLETED)
+    tour.cancel()
+    stop.cancel()
+    _, error = await asyncio.gather(stop, tour, return_exceptions=True)
+    if isinstance(error, Exception):
+        exits.tell(error)
+    return error is None

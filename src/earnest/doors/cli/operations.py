@@ -1,0 +1,197 @@
+"""`earnest operations`: what was sent to the outside, and the desk where doubts are settled."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from earnest.domain import ids
+from earnest.domain.errors import NotFound
+from earnest.domain.operation import OperationState
+from earnest.doors.cli import screen
+from earnest.doors.cli.given import read_json
+from earnest.doors.cli.opening import Desk, at_desk
+from earnest.doors.cli.options import Apps, DatabaseUrl, Home, Json, Limit, Scope, told
+
+if TYPE_CHECKING:
+    from earnest.domain.operation import Operation
+
+commands = typer.Typer(help="Operations: what was sent to the outside, and what is in doubt.")
+
+OperationId = Annotated[
+    str, typer.Argument(metavar="OPERATION", help="The operation's id, such as op_01….")
+]
+_COLUMNS = ("id", "run", "kind", "state", "recovery", "since", "version", "note")
+
+
+@commands.command("list")
+def list_operations(
+    context: typer.Context,
+    state: Annotated[
+        OperationState | None, typer.Option("--state", help="Only operations in this state.")
+    ] = None,
+    limit: Limit = 50,
+    home: Home = None,
+    database_url: DatabaseUrl = None,
+    scope: Scope = None,
+    as_json: Json = False,
+) -> None:
+    """List operations, oldest first; `--state unknown` is the desk."""
+
+    async def act(desk: Desk) -> None:
+        from earnest.store import operations
+
+        wanted = state and state.value
+        found = await operations.listed(desk.engine.database, desk.scope, wanted, None, limit)
+        if as_json:
+            items = [desk.shown.show_operation_summary(operation) for operation in found]
+            screen.print_json({"items": items})
+        else:
+            screen.print_table(_COLUMNS, [_row(operation) for operation in found])
+
+    at_desk(context, told(home, database_url, None), scope, act)
+
+
+@commands.command()
+def show(
+    context: typer.Context,
+    operation: OperationId,
+    home: Home = None,
+    database_url: DatabaseUrl = None,
+    scope: Scope = None,
+    as_json: Json = False,
+) -> None:
+    """Show an operation with its whole history."""
+
+    async def act(desk: Desk) -> None:
+        await _show(desk, await _find(desk, operation), as_json)
+
+    at_desk(context, told(home, database_url, None), scope, act)
+
+
+@commands.command()
+def lookup(
+    context: typer.Context,
+    operation: OperationId,
+    app: Apps = None,
+    home: Home = None,
+    database_url: DatabaseUrl = None,
+    scope: Scope = None,
+    as_json: Json = False,
+) -> None:
+    """Ask the provider now what became of an operation in doubt, and act on the answer."""
+
+    async def act(desk: Desk) -> None:
+        from earnest.engine import reconciling
+
+        found = await reconciling.look_up(desk.engine, desk.scope, ids.read("op", operation))
+        await _tell(desk, found, as_json)
+
+    at_desk(context, told(home, database_url, app), scope, act)
+
+
+@commands.command()
+def resolve(  # noqa: PLR0913, PLR0917 - a command's parameters are its options
+    context: typer.Context,
+    operation: OperationId,
+    outcome: Annotated[
+        str, typer.Option("--outcome", help="`submitted`: it happened. `released`: it did not.")
+    ],
+    evidence: Annotated[str, typer.Option("--evidence", help="How you know.")],
+    receipt: Annotated[
+        str | None, typer.Option("--receipt", help="With `submitted`: JSON, `-` or @FILE.")
+    ] = None,
+    note: Annotated[str, typer.Option("--note")] = "",
+    if_version: Annotated[
+        int | None,
+        typer.Option(
+            "--if-version", help="The version that was looked at; the present one if not."
+        ),
+    ] = None,
+    app: Apps = None,
+    home: Home = None,
+    database_url: DatabaseUrl = None,
+    scope: Scope = None,
+    as_json: Json = False,
+) -> None:
+    """Settle an operation in doubt by evidence. Its run goes on."""
+    value = None if receipt is None else read_json(receipt, "--receipt")
+
+    async def act(desk: Desk) -> None:
+        from earnest.engine import reconciling
+
+        found = await _find(desk, operation)
+        settled = await reconciling.resolve(
+            desk.engine,
+            desk.scope,
+            found.operation_id,
+            reconciling.Verdict(outcome, evidence, note, value),
+            by=desk.principal,
+            version=if_version or found.version,
+        )
+        await _tell(desk, settled, as_json)
+
+    at_desk(context, told(home, database_url, app), scope, act)
+
+
+# ---- what the commands do ----------------------------------------------------------------------
+
+
+async def _find(desk: Desk, text: str) -> Operation:
+    from earnest.store import operations
+
+    found = await operations.find(desk.engine.database, desk.scope, ids.read("op", text))
+    if found is None:
+        raise NotFound(f"no such operation in scope {desk.scope}: {text[:80]!r}")
+    return found
+
+
+async def _show(desk: Desk, found: Operation, as_json: bool) -> None:
+    from earnest.store import operations
+
+    database = desk.engine.database
+    asked = await operations.lookups(database, desk.scope, found.operation_id)
+    moves = await operations.moves(database, desk.scope, found.operation_id)
+    findings = await operations.findings(database, desk.scope, found.operation_id)
+    shown = {
+        **desk.shown.show_operation(found, asked),
+        "history": [desk.shown.show_move(move) for move in moves],
+        "findings": findings,
+    }
+    if as_json:
+        screen.print_json(shown)
+        return
+    left_out = ("history", "findings", "lookups", "state")
+    facts: dict[str, Any] = {name: shown[name] for name in shown if name not in left_out}
+    screen.print_facts({"id": facts.pop("id"), "state": screen.state(found.state), **facts})
+    _print_parts("history", ("version", "move", "state", "attempt", "by", "at"), shown["history"])
+    _print_parts("look-ups", ("number", "answer", "detail", "at"), shown["lookups"])
+    _print_parts("findings", ("kind", "detail", "at"), findings)
+
+
+def _print_parts(title: str, columns: tuple[str, ...], parts: list[Any]) -> None:
+    if parts:
+        screen.say(f"\n[bold]{title}[/]")
+        screen.print_table(columns, [[part[name] for name in columns] for part in parts])
+
+
+async def _tell(desk: Desk, found: Operation, as_json: bool) -> None:
+    if as_json:
+        screen.print_json(desk.shown.show_operation_summary(found))
+    else:
+        screen.print_table(_COLUMNS, [_row(found)])
+
+
+def _row(operation: Operation) -> tuple[object, ...]:
+    run = operation.run_id
+    return (
+        ids.show("op", operation.operation_id),
+        None if run is None else ids.show("run", run),
+        operation.kind,
+        screen.state(operation.state),
+        operation.recovery.value,
+        operation.unknown_since or operation.created_at,
+        operation.version,
+        operation.release_reason and operation.release_reason.value,
+    )

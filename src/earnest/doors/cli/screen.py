@@ -1,0 +1,94 @@
+"""What a command prints: JSON where it is asked for, else tables and lines for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from functools import cache
+from typing import Any
+
+import msgspec
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+_WIDE = 200  # columns where nobody looks through a window: ids must not be cut
+_COLOURS = {
+    "succeeded": "green",
+    "submitted": "green",
+    "failed": "red",
+    "blocked": "red",
+    "unknown": "bold yellow",
+    "running": "cyan",
+    "submitting": "cyan",
+    "cancelled": "dim",
+    "released": "dim",
+}
+
+
+@cache
+def console() -> Console:
+    found = Console(highlight=False)
+    return found if found.is_terminal else Console(highlight=False, width=_WIDE)
+
+
+def print_json(value: Any) -> None:
+    """One indented document."""
+    print(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())  # noqa: T201
+
+
+def print_json_line(value: Any) -> None:
+    """One document on one line, written out at once."""
+    print(msgspec.json.encode(value).decode(), flush=True)  # noqa: T201
+
+
+def say(line: str) -> None:
+    """A line that may hold markup; escape what comes from outside."""
+    console().print(line, soft_wrap=True)
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in columns:
+        table.add_column(name, no_wrap=name in ("id", "run"), overflow="fold")
+    for row in rows:
+        table.add_row(*(_cell(value) for value in row))
+    console().print(table)
+
+
+def print_facts(facts: Mapping[str, object]) -> None:
+    """Names and values below each other; what is empty is left out."""
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in facts.items():
+        if value not in (None, "", [], {}):
+            table.add_row(name, _cell(value))
+    console().print(table)
+
+
+def state(word: object) -> Text:
+    """A status or state in its colour."""
+    return Text(str(word), style=_COLOURS.get(str(word), ""))
+
+
+def compact(value: Any) -> str:
+    """JSON on one line, as it stands in a table."""
+    return msgspec.json.encode(value).decode()
+
+
+def plain(text: object) -> str:
+    """Text from outside, so that nothing in it is taken for markup."""
+    return escape("".join(c if c.isprintable() else "�" for c in str(text)))
+
+
+def _cell(value: object) -> Text:
+    if isinstance(value, Text):
+        return value
+    if isinstance(value, datetime):
+        return Text(value.astimezone().isoformat(" ", "seconds"))
+    shown = (
+        compact(value) if isinstance(value, dict | list) else "" if value is None else str(value)
+    )
+    return Text("".join(c if c.isprintable() else "�" for c in shown))

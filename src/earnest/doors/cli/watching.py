@@ -1,0 +1,73 @@
+"""Following one run on the terminal until it ends."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from earnest.domain.run import RunStatus
+from earnest.doors.cli import screen
+from earnest.doors.cli.exits import ExitCode
+from earnest.doors.cli.opening import Desk
+
+if TYPE_CHECKING:
+    from earnest.domain.event import Event
+    from earnest.domain.run import Run
+
+POLL = timedelta(milliseconds=500)
+PAGE = 200
+
+
+async def watch(
+    desk: Desk, run_id: UUID, *, as_json: bool, seconds: float | None = None
+) -> ExitCode:
+    """Prints each event once, in order, and how the run ended. `OK` only if it succeeded; `FAILED`
+    also when it has not ended after `seconds`."""
+    try:
+        async with asyncio.timeout(seconds):
+            run = await _follow(desk, run_id, as_json)
+    except TimeoutError:
+        if not as_json:
+            screen.say("[yellow]it goes on; watching was given up[/]")
+        return ExitCode.FAILED
+    if not as_json:
+        _tell_end(run)
+    return ExitCode.OK if run.status is RunStatus.SUCCEEDED else ExitCode.FAILED
+
+
+async def _follow(desk: Desk, run_id: UUID, as_json: bool) -> Run:
+    from earnest.engine.doorbells import MOVED
+    from earnest.store import facts, runs
+
+    database, seen = desk.engine.database, 0
+    while True:
+        told = await facts.events(database, desk.scope, run_id, seen, PAGE)
+        for event in told:
+            seen = event.seq
+            _print(desk, event, as_json)
+            if event.final:
+                run = await runs.find(database, desk.scope, run_id)
+                assert run is not None, "its final event was just read"
+                return run
+        if not told:
+            await desk.engine.bells.wait(MOVED, POLL)
+
+
+def _print(desk: Desk, event: Event, as_json: bool) -> None:
+    if as_json:
+        screen.print_json_line(desk.shown.show_event(event))
+        return
+    at = event.created_at.astimezone().strftime("%H:%M:%S.%f")[:-3]
+    payload = screen.plain(screen.compact(event.payload)) if event.payload else ""
+    screen.say(f"[dim]{at}[/] {event.seq:>4} {event.type:<22} [dim]{payload}[/]")
+    if event.type == "run.unknown":
+        screen.say("  in doubt: see `earnest operations list --state unknown`")
+
+
+def _tell_end(run: Run) -> None:
+    colour = "green" if run.status is RunStatus.SUCCEEDED else "red"
+    told = run.error if run.output is None else run.output
+    shown = "" if told is None else screen.plain(screen.compact(told))
+    screen.say(f"[bold {colour}]{run.status.value}[/] {shown}")

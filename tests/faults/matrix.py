@@ -1,0 +1,112 @@
+"""The crash matrix: every point × before and after its commit × first and later passing × banks ×
+seeds. A case names who dies where; the rest of it (order of the runs, how others learn of the
+death, a second death) follows from its seed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from earnest.domain.crash_points import NAMES
+from earnest.testing.crashing import Crash
+from tests.faults.driving import Play, Stage, new_scope, seeded
+from tests.faults.judging import Verdict, judge
+from tests.faults.plan import make_plan
+from tests.faults.workload import Bank
+
+Occurrence = Literal["first", "later"]
+
+BANKS: tuple[Bank, ...] = ("keyed", "queryable", "opaque")
+SIDES = ("before", "after")
+OCCURRENCES: tuple[Occurrence, ...] = ("first", "later")
+
+# Asked for by a client, which then is the one that dies. A resolution is a worker's where the
+# bank can be asked; children are submitted by workers.
+OF_THE_DOOR = frozenset({"submit", "cancel", "signal", "retry", "resolve"})
+# Nobody can ask the opaque bank.
+NEVER = frozenset({("look_up", "opaque")})
+# How often a plan passes a point for certain, where that is not often.
+MOST_PASSINGS = {
+    "cancel": 3, "retry": 2, "signal": 2, "resolve": 2, "expire": 2, "doubt": 2, "release": 2,
+    "reap": 2, "look_up": 2, "renew": 3, "wake": 3, "record": 4, "submit": 2,
+}  # fmt: skip
+OFTEN = 5
+
+# How the others learn that a worker is dead: the operating system proves it, its session lock
+# stays free for a while, or its lease runs out.
+DEATHS: tuple[tuple[bool, float], ...] = ((True, 0.3), (False, 0.3), (False, 60.0))
+# Where a first worker dies so that the next one has something to reap, and where a second one may
+# die while it takes over.
+EARLY = ("confirm.after:2", "call.after:2", "step.after:3", "begin.after:3", "park.before:2")
+SECOND = ("claim.after:2", "reap.after:1", "confirm.before:1", "settle.before:2", "begin.after:1")
+
+
+@dataclass(frozen=True)
+class Case:
+    name: str
+    side: str
+    occurrence: Occurrence
+    bank: Bank
+    seed: int
+
+    def __str__(self) -> str:
+        return f"{self.name}.{self.side}-{self.occurrence}-{self.bank}-{self.seed}"
+
+    @property
+    def by_client(self) -> bool:
+        if self.name == "resolve":
+            return self.bank != "queryable"
+        if self.name == "submit":
+            return self.seed % 2 == 0
+        return self.name in OF_THE_DOOR
+
+    def crash(self) -> Crash:
+        most = MOST_PASSINGS.get(self.name, OFTEN)
+        passing = 1 if self.occurrence == "first" else seeded(self, "passing").randint(2, most)
+        return Crash(f"{self.name}.{self.side}", passing)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """`crashes` are the real deaths at named points, the case's own and those around it."""
+
+    case: Case
+    crashes: tuple[str, ...]
+    verdict: Verdict
+
+
+def every_case(seeds: range) -> Iterator[Case]:
+    for name in NAMES:
+        for side in SIDES:
+            yield from cases_of(name, side, seeds)
+
+
+def cases_of(name: str, side: str, seeds: range) -> Iterator[Case]:
+    for occurrence in OCCURRENCES:
+        for bank in BANKS:
+            if (name, bank) not in NEVER:
+                for seed in seeds:
+                    yield Case(name, side, occurrence, bank, seed)
+
+
+async def play(case: Case, stage: Stage) -> Outcome:
+    """Plays the case to its end. Raises `AssertionError` when nobody died at its point."""
+    crash, scope, random_ = case.crash(), new_scope(), seeded(case)
+    known_host, dead_after = DEATHS[case.seed % len(DEATHS)]
+    plan = make_plan(case.bank, scope, random_)
+    door = crash if case.by_client else None
+    around = [Crash.parse(random_.choice(EARLY))] if case.name == "reap" else []
+    own = [] if case.by_client else [crash]
+    # A person may have to wait for the worker that is sending it again: that one must live.
+    second = case.seed % 2 and case.name != "resolve"
+    after = [Crash.parse(random_.choice(SECOND))] if second else []
+    played = Play(
+        stage, scope, plan, [*around, *own, *after], door,
+        held_until_crash=case.name == "renew", known_host=known_host,
+        settings={"dead_after": dead_after, "claim_batch": random_.choice((1, 3, 20))},
+    )  # fmt: skip
+    await played.run()
+    reached = tuple(str(child.crash) for child in played.died if child.crashed())
+    assert str(crash) in reached, f"{case}: nobody died at {crash}, only at {reached}"
+    return Outcome(case, reached, await judge(played))
