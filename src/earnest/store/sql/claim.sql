@@ -74,7 +74,7 @@ WITH item AS (
 SELECT l.scope_id, l.run_id, l.fence, l.cancel_requested,
        CASE WHEN n.run_id IS NOT NULL THEN 'renewed'
             WHEN l.owned AND l.status <> 'running' AND NOT EXISTS (
-                SELECT FROM attempt a
+                SELECT FROM past_attempt a
                 WHERE a.scope_id = l.scope_id AND a.run_id = l.run_id AND a.fence = l.fence
                   AND a.outcome = 'lost') THEN 'settled'
             ELSE 'refused' END AS answer
