@@ -100,6 +100,7 @@ CREATE TABLE execution (
     deadline_at      timestamptz,
     last_seq         bigint NOT NULL DEFAULT 0,
     started_at       timestamptz,
+    attempt_started_at timestamptz,
     finished_at      timestamptz,
     output           jsonb,
     error            jsonb,
@@ -121,17 +122,26 @@ CREATE INDEX run_expiring ON execution (deadline_at)
 CREATE INDEX run_status ON execution (scope_id, status, run_id)
     WHERE status IN ('waiting', 'unknown', 'blocked', 'failed');
 
-CREATE TABLE attempt (
+-- Attempts that have ended. The one that runs is told by its execution: a row that is written once,
+-- at the end, costs the hot path half of one that is inserted and then changed.
+CREATE TABLE past_attempt (
     scope_id    text NOT NULL,
     run_id      uuid NOT NULL,
     fence       integer NOT NULL,
     instance_id uuid NOT NULL,
     started_at  timestamptz NOT NULL,
-    ended_at    timestamptz,
-    outcome     text,
+    ended_at    timestamptz NOT NULL,
+    outcome     text NOT NULL,
     error       jsonb,
     PRIMARY KEY (scope_id, run_id, fence)
-) WITH (fillfactor = 80);
+);
+
+CREATE VIEW attempt AS
+    SELECT scope_id, run_id, fence, instance_id, started_at, ended_at, outcome, error
+    FROM past_attempt
+    UNION ALL
+    SELECT scope_id, run_id, fence, instance_id, attempt_started_at, NULL, NULL, NULL
+    FROM execution WHERE status = 'running';
 
 CREATE TABLE step (
     scope_id   text NOT NULL,

@@ -16,15 +16,13 @@ WITH pick AS MATERIALIZED (
     UPDATE execution e
     SET status = 'running', version = e.version + 1, fence = e.fence + 1,
         owner_token = gen_random_uuid(), instance_id = $3, lease_until = clock() + $4::interval,
-        started_at = coalesce(e.started_at, clock()), retry_at = NULL, last_seq = e.last_seq + 1
+        started_at = coalesce(e.started_at, clock()), attempt_started_at = clock(), retry_at = NULL,
+        last_seq = e.last_seq + 1
     FROM pick
     WHERE e.scope_id = pick.scope_id AND e.run_id = pick.run_id
     RETURNING e.scope_id, e.run_id, e.kind, e.lane, e.fence, e.owner_token, e.last_seq,
               e.parent_run_id, e.failures, e.max_attempts, e.deadline_at, e.doubts, e.reserved,
               e.lease_until
-), opened AS (
-    INSERT INTO attempt (scope_id, run_id, fence, instance_id, started_at)
-    SELECT scope_id, run_id, fence, $3, clock() FROM claimed
 ), told AS (
     INSERT INTO event (scope_id, run_id, seq, type, payload, created_at)
     SELECT scope_id, run_id, last_seq, 'attempt.started',
@@ -76,7 +74,7 @@ WITH item AS (
 SELECT l.scope_id, l.run_id, l.fence, l.cancel_requested,
        CASE WHEN n.run_id IS NOT NULL THEN 'renewed'
             WHEN l.owned AND l.status <> 'running' AND NOT EXISTS (
-                SELECT FROM attempt a
+                SELECT FROM past_attempt a
                 WHERE a.scope_id = l.scope_id AND a.run_id = l.run_id AND a.fence = l.fence
                   AND a.outcome = 'lost') THEN 'settled'
             ELSE 'refused' END AS answer

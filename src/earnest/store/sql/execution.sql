@@ -58,11 +58,12 @@ WITH item AS (
     WHERE e.scope_id = l.scope_id AND e.run_id = l.run_id
       AND l.owned AND l.status = 'running' AND l.lease_until > clock()
       AND l.doubts = 0 AND l.reserved = 0 AND l.parent_run_id IS NULL
-    RETURNING e.scope_id, e.run_id, e.fence, e.last_seq, e.finished_at
+    RETURNING e.scope_id, e.run_id, e.fence, e.last_seq, e.finished_at, e.instance_id,
+              e.attempt_started_at
 ), closed AS (
-    UPDATE attempt a SET ended_at = s.finished_at, outcome = 'succeeded'
-    FROM settled s
-    WHERE a.scope_id = s.scope_id AND a.run_id = s.run_id AND a.fence = s.fence
+    INSERT INTO past_attempt (scope_id, run_id, fence, instance_id, started_at, ended_at, outcome)
+    SELECT scope_id, run_id, fence, instance_id, attempt_started_at, finished_at, 'succeeded'
+    FROM settled
 ), told AS (
     INSERT INTO event (scope_id, run_id, seq, type, payload, created_at)
     SELECT scope_id, run_id, last_seq, 'run.succeeded', jsonb_build_object('attempt', fence),
@@ -128,12 +129,15 @@ UPDATE execution SET lease_until = clock() + $3::interval WHERE scope_id = $1 AN
 
 -- name: close_attempt
 -- $1 scope, $2 run, $3 fence, $4 outcome, $5 error.
-UPDATE attempt SET ended_at = clock(), outcome = $4, error = $5
-WHERE scope_id = $1 AND run_id = $2 AND fence = $3 AND ended_at IS NULL;
+INSERT INTO past_attempt (scope_id, run_id, fence, instance_id, started_at, ended_at, outcome,
+                          error)
+SELECT scope_id, run_id, fence, instance_id, attempt_started_at, clock(), $4, $5
+FROM execution WHERE scope_id = $1 AND run_id = $2 AND fence = $3
+ON CONFLICT DO NOTHING;
 
 -- name: settled_as
 -- Was this owner's result stored, although the reply was lost? $1 scope, $2 run, $3 fence, $4 owner.
-SELECT a.outcome, a.error FROM execution e JOIN attempt a USING (scope_id, run_id)
+SELECT a.outcome, a.error FROM execution e JOIN past_attempt a USING (scope_id, run_id)
 WHERE e.scope_id = $1 AND e.run_id = $2 AND a.fence = $3 AND a.outcome IS NOT NULL
   AND (e.fence > $3 OR e.owner_token = $4);
 
