@@ -73,7 +73,9 @@ class Doorbells:
         event = asyncio.Event()
         self._waiters[name].add(event)
         try:
-            await asyncio.wait_for(event.wait(), patience.total_seconds())
+            # Not `wait_for`: in Python 3.11 it loses a cancel that comes together with the ring.
+            async with asyncio.timeout(patience.total_seconds()):
+                await event.wait()
             return True
         except TimeoutError:
             return False
@@ -92,7 +94,8 @@ class Doorbells:
         await asyncio.gather(*tasks, return_exceptions=True)
         if self._outgoing:
             with contextlib.suppress(TimeoutError, EarnestError):
-                await asyncio.wait_for(self._send_gathered(), LAST_RING)
+                async with asyncio.timeout(LAST_RING):
+                    await self._send_gathered()
 
     def _ring_here(self, name: str) -> None:
         for event in self._waiters.get(name, ()):
