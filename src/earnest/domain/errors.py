@@ -168,6 +168,12 @@ class NameNeeded(EarnestError):
     code, status = "name_needed", 400
 
 
+class InputInvalid(InvalidRequest):
+    """The input of the run does not fit its kind, and never did."""
+
+    code = "input_invalid"
+
+
 class ResultInvalid(EarnestError):
     """The handler's result cannot be stored."""
 

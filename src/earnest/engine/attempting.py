@@ -16,18 +16,18 @@ from enum import StrEnum
 from typing import Any
 
 import structlog
-from pydantic import ValidationError
 
 from earnest.domain import canonical, ids
 from earnest.domain.errors import (
     AttemptTimedOut,
     Blocked,
     ChildFailed,
-    CodeChanged,
     DatabaseUnavailable,
     EarnestError,
     Failed,
     FencedOut,
+    InputInvalid,
+    InvalidRequest,
     NameNeeded,
     NotDone,
     Refused,
@@ -45,12 +45,22 @@ from earnest.engine.plain import PlainContext
 from earnest.engine.remembering import Rememberer
 from earnest.engine.settling import Ending, Settled, Settler, Wish
 from earnest.engine.threads import in_thread
+from earnest.engine.unchecked import judge_misfit
 from earnest.store.executions import Claimed
 
 log = structlog.get_logger("earnest.attempt")
 
 # What a later attempt would only meet again.
-FOR_GOOD = (Refused, NotDone, Failed, ChildFailed, SignalTimedOut, ResultInvalid, NameNeeded)
+FOR_GOOD = (
+    Refused,
+    NotDone,
+    Failed,
+    ChildFailed,
+    SignalTimedOut,
+    InputInvalid,
+    ResultInvalid,
+    NameNeeded,
+)
 UNWIND = timedelta(seconds=5)
 
 
@@ -127,7 +137,7 @@ class Attempting:
     async def _work(self, context: Context) -> Ending | None:
         """The handler's ending, or `None` when the run is no longer ours to end."""
         kind = self.engine.kinds[self.claimed.kind]
-        self._handler = asyncio.create_task(_call(kind, context))
+        self._handler = asyncio.create_task(_call(self.engine, kind, context))
         self._handler.add_done_callback(self._end_waiting)
         if self._stopped is not None:
             self.stop(self._stopped)
@@ -197,13 +207,11 @@ class Attempting:
         return {"run_id": ids.show("run", self.claimed.run_id), "attempt": self.claimed.fence}
 
 
-async def _call(kind: RunKind[Any, Any], context: Context) -> Any:
+async def _call(engine: Engine, kind: RunKind[Any, Any], context: Context) -> Any:
     try:
-        value = kind.input_type.validate_python(context.claimed.input)
-    except ValidationError as error:
-        raise CodeChanged(
-            f"the stored input no longer fits {kind.name}: {error}; bring the old code back"
-        ) from error
+        value = kind.read_input(context.claimed.input)
+    except InvalidRequest as misfit:
+        raise await judge_misfit(engine, context.claimed, kind, misfit) from misfit
     if kind.is_async:
         return await kind.handler(context, value)
     loop = asyncio.get_running_loop()

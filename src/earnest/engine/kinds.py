@@ -45,12 +45,22 @@ class RunKind(Generic[InputT, OutputT]):
             checked = self.input_type.validate_python(value)
             return canonical.encode(self.input_type.dump_python(checked, mode="json"))
         except ValidationError as error:
-            raise InvalidRequest(
-                f"the input does not fit {self.name}: {_places(error)}",
-                fields={"errors": _errors(error)},
-            ) from error
+            raise self._misfit(error) from error
         except canonical.NotJson as error:
             raise InvalidRequest(f"the input of {self.name} cannot be stored: {error}") from error
+
+    def read_input(self, stored: Any) -> InputT:
+        """What the handler gets of an input as it is stored. Raises `InvalidRequest` as above."""
+        try:
+            return self.input_type.validate_python(stored)
+        except ValidationError as error:
+            raise self._misfit(error) from error
+
+    def _misfit(self, error: ValidationError) -> InvalidRequest:
+        return InvalidRequest(
+            f"the input does not fit {self.name}: {_places(error)}",
+            fields={"errors": _errors(error)},
+        )
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         """Calls the handler as the plain function it is; for tests of one's own code."""

@@ -25,6 +25,7 @@ from earnest.domain.run import NewRun, Run
 from earnest.engine.doorbells import WORK
 from earnest.engine.engine import Engine
 from earnest.engine.kinds import RunKind
+from earnest.engine.unchecked import is_same_request
 from earnest.store import executions, operations, runs
 from earnest.store.database import Tx
 
@@ -73,7 +74,7 @@ async def submit(engine: Engine, scope_id: str, principal_id: str, request: Requ
         )
         if fresh is not None:
             return Submitted(fresh, replayed=False)
-        run_id = await _the_same(tx, new)
+        run_id = await _the_same(tx, kind, new)
         run = await runs.find(tx, scope_id, run_id)
         assert run is not None, "its insert found it in the way"
         return Submitted(run, replayed=run_id != new.run_id)
@@ -106,7 +107,9 @@ async def submit_many(
     async def work(tx: Tx) -> list[uuid.UUID]:
         fails = kind.on_unknown == "fail"
         fresh = await runs.insert_many(tx, new, fails_on_doubt=fails)
-        return [one.run_id if one.run_id in fresh else await _the_same(tx, one) for one in new]
+        return [
+            one.run_id if one.run_id in fresh else await _the_same(tx, kind, one) for one in new
+        ]
 
     found = await engine.database.promise("submit", work)
     engine.bells.ring(WORK)
@@ -219,14 +222,14 @@ def _fails_on_doubt(engine: Engine, kind_name: str) -> bool:
     return kind is not None and kind.on_unknown == "fail"
 
 
-async def _the_same(tx: Tx, new: NewRun) -> uuid.UUID:
+async def _the_same(tx: Tx, kind: RunKind[Any, Any], new: NewRun) -> uuid.UUID:
     """The run that stands where `new` would: same id (a lost reply) or same key and request."""
     if new.idempotency_key is None:
         return new.run_id
     found = await runs.find_by_key(tx, new.scope_id, new.principal_id, new.idempotency_key)
     if found is None:
         raise Conflict("the run's id is taken; submit again without giving an id")
-    if found[1] != new.fingerprint:
+    if found[1] != new.fingerprint and not await is_same_request(tx, kind, new, found[0]):
         raise IdempotencyConflict(
             f"the key {new.idempotency_key!r} was used for another request; use a new key, or send "
             "the same request again",

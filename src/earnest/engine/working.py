@@ -19,7 +19,7 @@ import asyncpg
 import structlog
 
 from earnest.domain.errors import EarnestError
-from earnest.engine import reconciling
+from earnest.engine import announcing, reconciling
 from earnest.engine.attempting import Attempting, Stop
 from earnest.engine.doorbells import QUESTION, STOP, WORK
 from earnest.engine.engine import Engine
@@ -128,6 +128,7 @@ class Worker:
         recovered = await self._reaper.recover(alone=self._alone)
         if recovered:
             log.info("worker.recovered", moved=recovered)
+        await announcing.announce(self.engine)
         await self.engine.bells.start()
 
     async def _drain(self) -> None:
