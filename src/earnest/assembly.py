@@ -22,7 +22,7 @@ import structlog
 
 from earnest.domain.errors import DatabaseUnavailable, HomeUnusable, SettingInvalid
 from earnest.doors.cli.parts import Told
-from earnest.engine import binding, operating
+from earnest.engine import announcing, binding, operating
 from earnest.engine.app import App
 from earnest.engine.engine import Engine
 from earnest.engine.readiness import Readiness, examine
@@ -236,6 +236,7 @@ async def open_app(
     async with Assembly(config) as assembly:
         bound = binding.Binding(assembly.engine, scope, principal)
         binding.bind(bound)
+        await announcing.announce(assembly.engine)
         await assembly.engine.bells.start()
         working = asyncio.create_task(_work(assembly)) if worker else None
         try:

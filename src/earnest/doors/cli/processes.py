@@ -159,7 +159,10 @@ async def _until_stopped(
 ) -> None:
     """Works (or, without a worker, only rings bells) until a stop is asked or something ends that
     should not, and drains."""
+    from earnest.engine import announcing
+
     if worker is None:
+        await announcing.announce(engine)
         await engine.bells.start()
         announce()
         await _first_of(stopping.asked.wait(), beside)
