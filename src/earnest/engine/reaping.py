@@ -13,8 +13,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 
+import asyncpg
 import structlog
 
+from earnest.domain import ids
 from earnest.domain.event import NewEvent
 from earnest.domain.operation import Operation, OperationState, Recovery, may_send_again
 from earnest.domain.run import AttemptOutcome, RunStatus
@@ -223,10 +225,22 @@ async def _each(
     moved = 0
     while True:
         keys = await find()
-        for key in keys:
-            moved += await engine.database.promise(name, lambda tx, key=key: move(tx, key))  # type: ignore[misc]
-        if moved and keys:
+        done = [key for key in keys if await _move_one(engine, name, key, move)]
+        moved += len(done)
+        if done:
             engine.bells.ring(WORK, QUESTION)
-            engine.bells.moved(*(run_id for _, run_id in keys))
-        if len(keys) < BATCH:
+            engine.bells.moved(*(run_id for _, run_id in done))
+        if len(keys) < BATCH or not done:
             return moved
+
+
+async def _move_one(
+    engine: Engine, name: str, key: Key, move: Callable[[Tx, Key], Awaitable[bool]]
+) -> bool:
+    """One that cannot be moved (the app's own hook fails, somebody sits on its row) does not hold
+    up the others; it is found again by the next look."""
+    try:
+        return await engine.database.promise(name, lambda tx: move(tx, key))
+    except (moving.HookFailed, asyncpg.PostgresError) as error:
+        log.warning("reaper.skipped", move=name, run_id=ids.show("run", key[1]), error=str(error))
+        return False
