@@ -7,6 +7,7 @@ problem. A test that gets an undeclared answer fails, whatever it looks for.
 from __future__ import annotations
 
 import json
+import re
 from functools import cache
 from typing import Any, cast
 
@@ -22,6 +23,8 @@ from earnest.engine.engine import Engine
 from earnest.engine.working import Worker
 
 URL = "http://earnest.test"
+
+_BARE_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 
 _DOCUMENT: dict[str, Any] = {}
 """The contract is the same for every application, and takes a moment to make."""
@@ -83,6 +86,7 @@ class Outside:
 def hold_against_contract(app: FastAPI, method: str, answer: httpx2.Response) -> None:
     assert answer.headers["x-request-id"]
     assert answer.headers["x-content-type-options"] == "nosniff"
+    assert not _BARE_ID.search(answer.text), "ids are TypeIDs outside"
     route = _route(app, method, answer.request.url.path)
     if answer.status_code >= 400:
         _hold_problem(answer)

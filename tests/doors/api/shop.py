@@ -73,7 +73,13 @@ def make_shop(bank: Bank) -> App:
     app = App("shop")
     app.effect(Opaque(bank))
     app.effect(Queryable(bank))
+    _add_plain(app)
+    _add_waiting(app)
+    _add_paying(app)
+    return app
 
+
+def _add_plain(app: App) -> None:
     @app.run("shop.echo")
     async def echo(ctx: Context, said: Any) -> Any:
         return said
@@ -86,6 +92,19 @@ def make_shop(bank: Bank) -> App:
     async def fail(ctx: Context, why: str) -> None:
         raise RuntimeError(why)
 
+    @app.run("shop.many")
+    async def many(ctx: Context, count: int) -> int:
+        for number in range(count):
+            await ctx.step(f"step {number}", _price, str(number))
+        return count
+
+    @app.run("shop.parent")
+    async def parent(ctx: Context, count: int) -> list[Any]:
+        children = [await ctx.submit(echo, number, key=str(number)) for number in range(count)]
+        return await ctx.wait(*children)
+
+
+def _add_waiting(app: App) -> None:
     @app.run("shop.wait")
     async def wait(ctx: Context, name: str) -> Any:
         return await ctx.wait_signal(name)
@@ -94,6 +113,8 @@ def make_shop(bank: Bank) -> App:
     async def sleep(ctx: Context, _: None) -> None:
         await asyncio.sleep(60)
 
+
+def _add_paying(app: App) -> None:
     @app.run("shop.refund")
     async def refund(ctx: Context, asked: Order) -> str:
         return (await ctx.operation("refund", Opaque, asked)).id
@@ -101,14 +122,6 @@ def make_shop(bank: Bank) -> App:
     @app.run("shop.inquire")
     async def inquire(ctx: Context, asked: Order) -> str:
         return (await ctx.operation("refund", Queryable, asked)).id
-
-    @app.run("shop.many")
-    async def many(ctx: Context, count: int) -> int:
-        for number in range(count):
-            await ctx.step(f"step {number}", _price, str(number))
-        return count
-
-    return app
 
 
 async def _price(order_id: str) -> str:

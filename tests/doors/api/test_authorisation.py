@@ -125,11 +125,12 @@ def test_the_document_names_the_roles_that_open_each_route(outside: Outside) -> 
         }, (method, path)
 
 
-@pytest.mark.parametrize("route", RULES, ids=" ".join)
-async def test_nothing_opens_without_a_valid_token(work: Work, route: tuple[str, str]) -> None:
-    for nobody in NOBODY:
-        answer = await work.ask(route, nobody)
-        assert (answer.status_code, answer.json()["code"]) == (401, "unauthenticated"), nobody
+async def test_nothing_opens_without_a_valid_token(work: Work) -> None:
+    for route in RULES:
+        for nobody in NOBODY:
+            answer = await work.ask(route, nobody)
+            told = (answer.status_code, answer.json()["code"])
+            assert told == (401, "unauthenticated"), (route, nobody)
 
 
 @pytest.mark.parametrize("route", RULES, ids=" ".join)
@@ -150,33 +151,33 @@ async def test_each_route_opens_to_whom_its_rule_says(work: Work, route: tuple[s
 ITEM_ROUTES = [route for route in RULES if "{" in route[1]]
 
 
-@pytest.mark.parametrize("route", ITEM_ROUTES, ids=" ".join)
-async def test_foreign_malformed_and_unknown_ids_look_the_same(
-    work: Work, route: tuple[str, str]
-) -> None:
+async def test_foreign_malformed_and_unknown_ids_look_the_same(work: Work) -> None:
     """P12: nobody can tell from an answer whether something exists elsewhere."""
+    nowhere = [
+        (UNKNOWN_RUN, UNKNOWN_OPERATION),
+        (work.operation_id, work.run_id),
+        ("x", "x"),
+        ("run_", "op_"),
+        ("%00", "%00"),
+        ("run_" + "9" * 26, "op_" + "9" * 26),
+        ("RUN_" + work.run_id[4:], "OP_" + work.operation_id[3:]),
+        ("x" * 3000, "x" * 3000),
+    ]
+    foreign = [(work.run_id, work.operation_id)]
     told = []
-    for who in ("member2", "other operator", "approver", "operator"):
-        for run_id, operation_id in (
-            (work.run_id, work.operation_id),
-            (UNKNOWN_RUN, UNKNOWN_OPERATION),
-            (work.operation_id, work.run_id),
-            ("x", "x"),
-            ("run_", "op_"),
-            ("%00", "%00"),
-            ("run_" + "9" * 26, "op_" + "9" * 26),
-            ("RUN_" + work.run_id[4:], "OP_" + work.operation_id[3:]),
-            ("x" * 3000, "x" * 3000),
-        ):
-            if who == "operator" and run_id == work.run_id:
-                continue
-            answer = await work.ask(route, who, run_id=run_id, operation_id=operation_id)
-            assert answer.status_code == 404
-            body = answer.json()
-            told.append({name: body[name] for name in sorted({*body} - {"instance", "request_id"})})
-            headers = {*answer.headers} - {"x-request-id", "content-length"}
-            told[-1]["headers"] = sorted((name, answer.headers[name]) for name in headers)
+    for route in ITEM_ROUTES:
+        for who in ("member2", "other operator", "approver", "operator"):
+            for run_id, operation_id in nowhere + (foreign if who != "operator" else []):
+                answer = await work.ask(route, who, run_id=run_id, operation_id=operation_id)
+                assert answer.status_code == 404
+                told.append(_but_for_this_request(answer))
     assert all(one == told[0] for one in told)
+
+
+def _but_for_this_request(answer: httpx2.Response) -> tuple[dict[str, Any], dict[str, str]]:
+    """Body and headers without what names the request itself."""
+    body = {**answer.json(), "instance": "", "request_id": ""}
+    return body, {**answer.headers, "x-request-id": "", "content-length": ""}
 
 
 async def test_what_is_not_there_is_said_before_what_is_wrong_with_the_request(work: Work) -> None:

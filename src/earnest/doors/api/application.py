@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib.metadata import version
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -11,7 +12,6 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.routing import Match
 
-from earnest import __version__
 from earnest.domain.errors import EarnestError
 from earnest.doors.api import health, operations, problems, reference, run_parts, runs
 from earnest.doors.api.cursors import Cursors
@@ -38,7 +38,7 @@ def build_api(
     says of itself: not ready before its recovery is done and while it drains."""
     app = FastAPI(
         title="Earnest",
-        version=__version__,
+        version=version("earnest"),
         description=ABOUT,
         openapi_url=None,
         docs_url=None,

@@ -26,8 +26,8 @@ def idempotency_key(headers: Headers) -> str | None:
     if len(given) > 1:
         raise InvalidRequest("there are two Idempotency-Key headers; send one")
     key = _unquoted(given[0].strip())
-    if not 1 <= len(key) <= MAX_KEY or not key.isprintable():
-        raise InvalidRequest(f"Idempotency-Key has 1 to {MAX_KEY} printable characters")
+    if not 1 <= len(key) <= MAX_KEY or not (key.isascii() and key.isprintable()):
+        raise InvalidRequest(f"Idempotency-Key has 1 to {MAX_KEY} printable characters of ASCII")
     return key
 
 

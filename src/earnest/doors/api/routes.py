@@ -26,15 +26,15 @@ MINE_OR_SCOPES = (Role.MEMBER, Role.OPERATOR)
 _ALWAYS = (401, 500, 503)
 
 
-def _header(name: str, text: str, *, required: bool) -> dict[str, Any]:
-    schema = {"type": "string", "minLength": 1, "maxLength": 257}
-    described = {"name": name, "in": "header", "description": text}
-    return {**described, "required": required, "schema": schema}
+def _header(name: str, text: str, *, required: bool, **limits: Any) -> dict[str, Any]:
+    described = {"name": name, "in": "header", "description": text, "required": required}
+    return {**described, "schema": {"type": "string", **limits}}
 
 
 _KEY = "Names this request: sent again with the same key, it is done once. Bare or quoted."
-KEY_NEEDED = _header("Idempotency-Key", _KEY, required=True)
-KEY_TAKEN = _header("Idempotency-Key", _KEY, required=False)
+_KEY_LIMITS = {"minLength": 1, "maxLength": 257, "pattern": "^[ -~]+$"}
+KEY_NEEDED = _header("Idempotency-Key", _KEY, required=True, **_KEY_LIMITS)
+KEY_TAKEN = _header("Idempotency-Key", _KEY, required=False, **_KEY_LIMITS)
 TRACE_TAKEN = _header("traceparent", "W3C Trace Context; kept with the run.", required=False)
 VERSION_NEEDED = _header(
     "If-Match",
