@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import uuid
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -65,6 +65,7 @@ class Worker:
         self._questions: set[asyncio.Task[None]] = set()
         self._lane_turn = 0
         self._claim_in_doubt = False
+        self._claiming: asyncio.Task[int] | None = None
         self._keeper = (
             Keeper(engine.database, self._leases, engine.settings, engine.instance.enter)
             if keeper
@@ -132,23 +133,28 @@ class Worker:
         await self.engine.bells.start()
 
     async def _drain(self) -> None:
+        await self._until_ended({self._claiming} if self._claiming else set(), None)
+        if self._claim_in_doubt:
+            with contextlib.suppress(EarnestError, *LOST):
+                await self._hand_back_unknown()
         if self._attempts:
             log.info("worker.draining", running=len(self._attempts))
-            await self._attempts_end(self.engine.settings.drain)
+            await self._until_ended(self._attempts, self.engine.settings.drain)
         for attempt in list(self._attempts.values()):
             attempt.stop(Stop.DRAIN)
-        await self._attempts_end(None)
+        await self._until_ended(self._attempts, None)
         if self._hurried.is_set() and self._attempts:
             await asyncio.wait(set(self._attempts), timeout=_HURRY.total_seconds())
-        if self._questions and not self._hurried.is_set():
-            await asyncio.wait(set(self._questions))
+        await self._until_ended(self._questions, None)
 
-    async def _attempts_end(self, patience: timedelta | None) -> None:
-        """Until every attempt has ended, patience is over, or the worker is hurried."""
-        if not self._attempts:
+    async def _until_ended(
+        self, tasks: Collection[asyncio.Task[Any]], patience: timedelta | None
+    ) -> None:
+        """Until all of these have ended, patience is over, or the worker is hurried."""
+        if not tasks or self._hurried.is_set():
             return
         seconds = None if patience is None else patience.total_seconds()
-        ended = asyncio.create_task(asyncio.wait(set(self._attempts)))
+        ended = asyncio.create_task(asyncio.wait(set(tasks)))
         hurried = asyncio.create_task(self._hurried.wait())
         await asyncio.wait({ended, hurried}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         await _end([ended, hurried])
@@ -250,6 +256,12 @@ class Worker:
         return count
 
     async def _claim(self, lane: str) -> int:
+        """A claim that was sent is waited for by the drain if the loop is ended meanwhile: what it
+        gives is ours to run or to hand back."""
+        self._claiming = asyncio.create_task(self._claim_now(lane))
+        return await asyncio.shield(self._claiming)
+
+    async def _claim_now(self, lane: str) -> int:
         settings = self.engine.settings
         limit = min(self._free(), settings.claim_batch)
         kinds = [kind.name for kind in self.engine.kinds.values()]

@@ -1,0 +1,101 @@
+"""A worker that is asked to stop loses nothing, whatever it was doing (P19)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from earnest.domain.run import RunStatus
+from earnest.engine.app import App
+from earnest.engine.context import Context
+from earnest.engine.doorbells import WORK, Doorbells
+from earnest.engine.engine import Engine
+from earnest.engine.working import Worker
+from earnest.store import runs
+from earnest.store.database import Database
+from tests.engine.bench import SCOPE, Bench
+
+MINUTE = timedelta(minutes=1)
+
+
+def endless(started: asyncio.Event) -> App:
+    """An app whose one kind works until it is stopped."""
+    app = App("endless")
+
+    @app.run("endless", pure=True)
+    async def work(ctx: Context, _: None) -> None:
+        started.set()
+        await asyncio.Event().wait()
+
+    return app
+
+
+@pytest.fixture
+def started() -> asyncio.Event:
+    return asyncio.Event()
+
+
+@pytest.fixture
+def engine(make_engine: Callable[..., Engine], started: asyncio.Event) -> Engine:
+    return make_engine(endless(started), drain=MINUTE)
+
+
+async def status_of(engine: Engine, run_id: Any) -> RunStatus:
+    found = await runs.find(engine.database, SCOPE, run_id)
+    assert found is not None
+    return found.status
+
+
+async def test_a_claim_that_was_on_its_way_when_a_stop_was_asked_is_handed_back(
+    engine: Engine, started: asyncio.Event, at_points: Callable[[Callable[[str], None]], None]
+) -> None:
+    worker = Worker(engine)
+    run_id = await Bench(engine, worker).submit("endless")
+
+    def stop_at_claim(point: str) -> None:
+        if point == "claim.before":
+            worker.stop()
+
+    at_points(stop_at_claim)
+    working = asyncio.create_task(worker.run())
+    starting = asyncio.create_task(started.wait())
+    await asyncio.wait([working, starting], return_when=asyncio.FIRST_COMPLETED)
+    worker.hurry()
+    await working
+    starting.cancel()
+    assert await status_of(engine, run_id) is RunStatus.QUEUED
+
+
+async def test_a_hurried_worker_hands_back_at_once_what_still_runs(
+    engine: Engine, started: asyncio.Event
+) -> None:
+    worker = Worker(engine)
+    run_id = await Bench(engine, worker).submit("endless")
+    working = asyncio.create_task(worker.run())
+    await started.wait()
+    worker.stop()
+    await asyncio.sleep(0)
+    worker.hurry()
+    async with asyncio.timeout(10):
+        await working
+    assert await status_of(engine, run_id) is RunStatus.QUEUED
+
+
+@pytest.mark.parametrize("turns", range(4))
+async def test_a_cancel_that_comes_with_the_ring_is_not_lost(
+    database: Database, turns: int
+) -> None:
+    bells = Doorbells(database)
+    waiting = asyncio.create_task(bells.wait(WORK, MINUTE))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    bells.ring(WORK)
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    was_cancelled = waiting.cancel()
+    await asyncio.wait([waiting])
+    assert waiting.cancelled() == was_cancelled
