@@ -84,7 +84,8 @@ class Kept:
             return
         self._signal(signal.SIGTERM)
         try:
-            await asyncio.wait_for(self._process.wait(), patience)
+            async with asyncio.timeout(patience):
+                await self._process.wait()
         except TimeoutError:
             self._signal(signal.SIGKILL)
             await self._process.wait()
