@@ -17,7 +17,7 @@ from earnest.domain.operation import Lookup, Operation, OperationMove
 from earnest.domain.run import Attempt, Run, RunStatus
 from earnest.engine import cancelling, reconciling, signalling, submitting
 from earnest.engine.cancelling import Cancelled
-from earnest.engine.doorbells import MOVED
+from earnest.engine.doorbells import MOVED, WORK
 from earnest.engine.engine import Engine
 from earnest.engine.reconciling import Verdict
 from earnest.engine.settling import Ending, Settled, Wish, settle_alone
@@ -186,11 +186,36 @@ class Bench:
 
     async def wait_for_lock_waiters(self, count: int = 1) -> None:
         """Returns once that many statements in this database wait for a row's lock."""
-        waiting = """SELECT count(*) FROM pg_stat_activity
-            WHERE datname = current_database() AND wait_event_type = 'Lock'"""
+        await self.wait_until_true(
+            f"SELECT count(*) >= {count} FROM pg_stat_activity"
+            " WHERE datname = current_database() AND wait_event_type = 'Lock'"
+        )
+
+    async def idle(self, bell: str = WORK) -> None:
+        """Returns once a loop of the worker waits for that bell."""
         async with asyncio.timeout(LONGEST_WAIT):
-            while await self.value(waiting) < count:  # noqa: ASYNC110
+            while not self.engine.bells._waiters.get(bell):  # noqa: ASYNC110
                 await asyncio.sleep(0)
+
+    async def claims_no_more(self) -> None:
+        """Returns once the loop that claims has ended, after it was idle."""
+        while self.engine.bells._waiters.get(WORK):  # noqa: ASYNC110
+            await asyncio.sleep(0)
+
+    async def wait_until_true(self, question: str) -> None:
+        """Asks the database again and again until the answer is yes."""
+        async with asyncio.timeout(LONGEST_WAIT):
+            while not await self.value(question):  # noqa: ASYNC110
+                await asyncio.sleep(0)
+
+    async def cut_connections(self) -> None:
+        """Ends every connection to this database but the one that says so."""
+        connection = await asyncpg.connect(self.engine.database.url)
+        await connection.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
+        await connection.close()
 
     @asynccontextmanager
     async def holding(self, run_id: uuid.UUID) -> AsyncIterator[asyncpg.Connection]:

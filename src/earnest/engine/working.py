@@ -74,17 +74,18 @@ class Worker:
 
     async def run(self) -> None:
         """Works until `stop`; returns when everything is settled or handed back."""
-        await self._start()
-        loops = [
-            asyncio.create_task(self._repeat("claim", self._claim_round, WORK)),
-            asyncio.create_task(self._repeat("watch", self._watch_round, None)),
-            asyncio.create_task(self._repeat("ask", self._ask_round, QUESTION)),
-            asyncio.create_task(self._repeat("stop", self._stop_round, STOP)),
-        ]
-        self.ready.set()
-        log.info("worker.ready", lanes=self.lanes, concurrency=self.engine.settings.concurrency)
+        loops: list[asyncio.Task[None]] = []
         stop = asyncio.create_task(self._stop.wait())
         try:
+            await self._start()
+            loops += [
+                asyncio.create_task(self._repeat("claim", self._claim_round, WORK)),
+                asyncio.create_task(self._repeat("watch", self._watch_round, None)),
+                asyncio.create_task(self._repeat("ask", self._ask_round, QUESTION)),
+                asyncio.create_task(self._repeat("stop", self._stop_round, STOP)),
+            ]
+            self.ready.set()
+            log.info("worker.ready", lanes=self.lanes, concurrency=self._free())
             # A loop ends only by a mistake of ours: better to drain and fail than to look alive.
             await asyncio.wait({stop, *loops}, return_when=asyncio.FIRST_COMPLETED)
             broken = [loop.exception() for loop in loops if loop.done()]
@@ -93,7 +94,7 @@ class Worker:
             for error in broken:
                 raise error or RuntimeError("a loop of the worker ended")
         finally:
-            await _end(loops)
+            await _end([stop, *loops])
             await self._leave()
 
     def stop(self) -> None:

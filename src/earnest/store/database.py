@@ -35,6 +35,8 @@ RETRIED = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
 LOST = (
     asyncpg.PostgresConnectionError,
     asyncpg.InterfaceError,
+    # asyncpg's word for a pooled connection whose server said goodbye while nobody used it.
+    asyncpg.InternalClientError,
     asyncpg.AdminShutdownError,
     asyncpg.CrashShutdownError,
     asyncpg.CannotConnectNowError,
