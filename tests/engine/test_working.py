@@ -69,7 +69,6 @@ async def test_if_recovery_fails_nothing_is_claimed(
     run_id = await bench.submit("work")
     passed: list[str] = []
     at_points(passed.append)
-    await bench.execute("ALTER TABLE attempt RENAME TO attempt_away")
     await bench.execute("ALTER TABLE execution RENAME COLUMN lease_until TO lease_away")
     with pytest.raises(asyncpg.UndefinedColumnError):
         await bench.worker.run()

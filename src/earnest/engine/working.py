@@ -112,11 +112,13 @@ class Worker:
         Returns how many attempts were run."""
         count = 0
         while True:
+            if self._claim_in_doubt:
+                await self._hand_back_unknown()
             await self._reaper.look()
             await self.engine.database.promise("wake", _ripen)
             claimed = await self._claim_all()
             asked = await reconciling.ask_due(self.engine)
-            if not claimed and not asked and not self._attempts:
+            if not (claimed or asked or self._attempts or self._claim_in_doubt):
                 return count
             count += claimed
             if self._attempts:
