@@ -15,7 +15,7 @@ import asyncpg
 from earnest.domain.event import Event
 from earnest.domain.operation import Lookup, Operation, OperationMove
 from earnest.domain.run import Attempt, Run, RunStatus
-from earnest.engine import cancelling, reconciling, signalling, submitting
+from earnest.engine import cancelling, reconciling, retrying, signalling, submitting
 from earnest.engine.cancelling import Cancelled
 from earnest.engine.doorbells import MOVED, WORK
 from earnest.engine.engine import Engine
@@ -55,14 +55,14 @@ class Bench:
         await self.drain()
         return await self.find(run_id)
 
-    async def claim(self, limit: int = 10) -> list[Claimed]:
+    async def claim(self, limit: int = 10, lane: str = "default") -> list[Claimed]:
         """Claims without a worker; the test is the owner."""
 
         async def work(tx: Tx) -> list[Claimed]:
             settings, instance = self.engine.settings, self.engine.instance
             kinds = list(self.engine.kinds)
             return await executions.claim(
-                tx, "default", kinds, instance.instance_id, settings.lease, limit
+                tx, lane, kinds, instance.instance_id, settings.lease, limit
             )
 
         return await self.engine.database.promise("claim", work)
@@ -78,7 +78,7 @@ class Bench:
         return await cancelling.cancel(self.engine, SCOPE, run_id, MEMBER)
 
     async def retry(self, run_id: uuid.UUID, key: str | None = None) -> Run:
-        return (await submitting.retry(self.engine, SCOPE, MEMBER, run_id, key)).run
+        return (await retrying.retry(self.engine, SCOPE, run_id, by=MEMBER, key=key)).run
 
     async def signal(self, run_id: uuid.UUID, name: str, payload: Any = None) -> int:
         return await signalling.signal(self.engine, SCOPE, run_id, name, payload, by=MEMBER)
