@@ -86,6 +86,7 @@ async def open_stage(
         try:
             yield Stage(database_url, simulator, processes, engine)
         finally:
+            await asyncio.to_thread(processes.kill_all)
             await engine.bells.stop()
 
 

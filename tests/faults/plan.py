@@ -60,16 +60,20 @@ def make_plan(bank: Bank, name: str, random_: random.Random) -> Plan:
 
 
 def _paid(bank: Bank, name: str) -> Iterator[Planned]:
-    """Refunds that succeed, some after the bank's answer was lost."""
+    """Refunds that succeed, some after the bank's answer was lost or told nothing."""
     for number in (1, 2):
         order_id = f"{name}-order-{number}"
         output = {"price": PRICE, "echoed": order_id}
         order = {"order_id": order_id, "bank": bank}
         yield Planned(f"order-{number}", "order", order, output=output, refunds=1)
-    for number in (1, 2):
-        order = {"order_id": f"{name}-dropped-{number}", "bank": bank}
-        fault = ("accept_then_drop", 1)
-        yield Planned(f"dropped-{number}", "refund", order, refunds=1, fault=fault)
+    for key, mode in (
+        ("dropped-1", "accept_then_drop"),
+        ("dropped-2", "accept_then_drop"),
+        ("failed-1", "error_before"),
+        ("failed-2", "error_before"),
+    ):
+        order = {"order_id": f"{name}-{key}", "bank": bank}
+        yield Planned(key, "refund", order, refunds=1, fault=(mode, 1))
     yield Planned("plain", "plain", {"order_id": f"{name}-plain", "bank": bank}, refunds=1)
 
 

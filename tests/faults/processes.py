@@ -120,6 +120,14 @@ class Processes:
         self._know(child)
         return child
 
+    def kill_all(self) -> None:
+        """Leaves nobody behind who could take the next test's work."""
+        with self._lock:
+            alive = list(self._children.values())
+        for child in alive:
+            child.kill()
+            child.wait()
+
     def _know(self, child: Child) -> None:
         """It may have ended before we learned that it was forked."""
         with self._lock:

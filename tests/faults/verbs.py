@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from earnest.domain import ids
 from earnest.domain.errors import Conflict, StaleVersion
 from earnest.domain.operation import OperationState
-from earnest.engine import cancelling, reconciling, signalling, submitting
+from earnest.engine import cancelling, reconciling, retrying, signalling, submitting
 from earnest.engine.engine import Engine
 from earnest.engine.reconciling import Verdict
 from earnest.engine.submitting import Request
@@ -77,7 +77,7 @@ async def _signal(caller: Caller, verb: Verb) -> bool:
 async def _retry(caller: Caller, verb: Verb) -> bool:
     key = f"retry of {verb.subject}"
     run_id = uuid.UUID(verb.subject)
-    await submitting.retry(caller.engine, caller.scope, PRINCIPAL, run_id, key)
+    await retrying.retry(caller.engine, caller.scope, run_id, by=PRINCIPAL, key=key)
     return True
 
 

@@ -23,7 +23,7 @@ from earnest.engine.plain import PlainContext
 PRICE = "20.00"
 BOOK = "CREATE TABLE public.book (operation_id uuid NOT NULL, said text NOT NULL)"
 
-Bank = Literal["keyed", "queryable", "opaque"]
+Bank = Literal["keyed", "queryable", "careful", "opaque"]
 
 
 class Ask(BaseModel):
@@ -91,12 +91,25 @@ class Queryable(_Refund):
         return Receipt.model_validate_json(response.content)
 
 
+class Careful(Queryable):
+    """At a bank that is not known to recognise a repetition: that a refund is absent is proof only
+    once the process that sent it has surely ended."""
+
+    kind = "faults.careful"
+    dedupes = False
+
+
 class Opaque(_Refund):
     kind = "faults.opaque"
     bank = "opaque"
 
 
-REFUNDS: dict[str, type[_Refund]] = {"keyed": Keyed, "queryable": Queryable, "opaque": Opaque}
+REFUNDS: dict[str, type[_Refund]] = {
+    "keyed": Keyed,
+    "queryable": Queryable,
+    "careful": Careful,
+    "opaque": Opaque,
+}
 
 
 async def _write(tx: asyncpg.Connection, call: Call, said: str) -> None:
