@@ -9,7 +9,7 @@ import pytest
 from earnest import App, Context, Failed
 from earnest.domain.errors import Conflict, IdempotencyConflict, NotFound, UnderReview
 from earnest.domain.ids import new_id
-from earnest.engine import submitting
+from earnest.engine import retrying
 from earnest.testing.clock import ManualClock
 from tests.engine.bench import MEMBER
 from tests.engine.conftest import MakeBench
@@ -213,4 +213,4 @@ async def test_what_does_not_exist_is_not_retried(
         await bench.retry(new_id())
     old = await bench.done("fails", 7)
     with pytest.raises(NotFound):
-        await submitting.retry(bench.engine, "other", MEMBER, old.run_id)
+        await retrying.retry(bench.engine, "other", old.run_id, by=MEMBER)

@@ -10,7 +10,7 @@ import pytest
 from earnest import App, Context
 from earnest.domain import ids
 from earnest.domain.run import Run
-from earnest.engine import announcing, submitting
+from earnest.engine import announcing, retrying
 from earnest.engine.working import Worker
 from earnest.store import runs
 from earnest.testing.clock import ManualClock
@@ -73,7 +73,7 @@ async def test_a_persons_retry_of_it_fails_at_once_too(shop: SqlShop) -> None:
     run_id = await shop.submit_sql("order.ship", {"order": "seventeen"})
     await shop.worker.drain_once()
     failed = await shop.find(run_id)
-    again = await submitting.retry(shop.engine, SCOPE, PRINCIPAL, failed.run_id)
+    again = await retrying.retry(shop.engine, SCOPE, failed.run_id, by=PRINCIPAL)
     await shop.worker.drain_once()
     run = await shop.find(ids.show("run", again.run.run_id))
     assert run.error is not None

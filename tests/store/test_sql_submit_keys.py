@@ -10,7 +10,7 @@ import pytest
 
 from earnest.domain import ids
 from earnest.domain.errors import IdempotencyConflict
-from earnest.engine import access, cancelling, database_roles, submitting
+from earnest.engine import access, cancelling, database_roles, retrying, submitting
 from earnest.engine.submitting import Request
 from tests.sql_shop import PRINCIPAL, SCOPE, SqlShop, submitted
 from tests.store.test_sql_submit import until_somebody_waits
@@ -186,7 +186,7 @@ async def test_the_key_of_a_persons_retry_is_not_the_key_of_a_submit(shop: SqlSh
     """A retry has the kind and the input of the run that it retries, and is another request."""
     run = await shop.submit("order.ship", {"order": 17})
     await cancelling.cancel(shop.engine, SCOPE, run.run_id, PRINCIPAL)
-    await submitting.retry(shop.engine, SCOPE, PRINCIPAL, run.run_id, "again")
+    await retrying.retry(shop.engine, SCOPE, run.run_id, by=PRINCIPAL, key="again")
     assert (await refused(shop, "order.ship", {"order": 17}, "again")).sqlstate == TAKEN
 
 
@@ -195,4 +195,4 @@ async def test_the_key_of_a_submit_from_sql_is_not_the_key_of_a_retry(shop: SqlS
     run = await shop.find(run_id)
     await cancelling.cancel(shop.engine, SCOPE, run.run_id, PRINCIPAL)
     with pytest.raises(IdempotencyConflict):
-        await submitting.retry(shop.engine, SCOPE, PRINCIPAL, run.run_id, "k")
+        await retrying.retry(shop.engine, SCOPE, run.run_id, by=PRINCIPAL, key="k")

@@ -46,7 +46,7 @@ class RunKind(Generic[InputT, OutputT]):
             return canonical.encode(self.input_type.dump_python(checked, mode="json"))
         except ValidationError as error:
             raise self._misfit(error) from error
-        except canonical.NotJson as error:
+        except (canonical.NotJson, ValueError, RecursionError) as error:
             raise InvalidRequest(f"the input of {self.name} cannot be stored: {error}") from error
 
     def read_input(self, stored: Any) -> InputT:

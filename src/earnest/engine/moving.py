@@ -36,7 +36,7 @@ UNKNOWN_EXECUTION = {
 class HookFailed(EarnestError):
     """The app's own code inside the transaction failed; nothing of it was stored."""
 
-    code = "hook_failed"
+    code, status = "hook_failed", 409
 
 
 async def finish(

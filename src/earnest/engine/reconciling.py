@@ -250,7 +250,7 @@ async def resolve(
     if operation is None:
         raise NotFound(f"no such operation: {ids.show('op', operation_id)}")
     if operation.state is not OperationState.UNKNOWN:
-        return _already(operation, verdict)
+        return _already(engine, operation, verdict)
     if version is None:
         raise PreconditionRequired("name the version that you looked at (If-Match)")
     evidence = {"principal_id": by, "evidence": verdict.evidence, "note": verdict.note}
@@ -267,7 +267,7 @@ async def resolve(
     else:
         data, reference = _receipt_of(engine, operation, verdict)
         settled = await recording.confirm(engine, scope_id, operation_id, data, reference, proof)
-    return _already(settled, verdict)
+    return _already(engine, settled, verdict)
 
 
 def _check_verdict(verdict: Verdict) -> None:
@@ -293,11 +293,15 @@ def _receipt_of(engine: Engine, operation: Operation, verdict: Verdict) -> tuple
         raise InvalidRequest(f"the receipt does not fit {operation.kind}: {error}") from error
 
 
-def _already(operation: Operation, verdict: Verdict) -> Operation:
-    """The operation, if its state is what the verdict says."""
-    if operation.state.value == verdict.outcome:
-        return operation
-    raise Conflict(
-        f"the operation is {operation.state}, which contradicts {verdict.outcome!r}",
-        fields={"state": operation.state.value},
-    )
+def _already(engine: Engine, operation: Operation, verdict: Verdict) -> Operation:
+    """The operation, if it stands as the verdict says, with the same receipt."""
+    if operation.state.value != verdict.outcome:
+        raise Conflict(
+            f"the operation is {operation.state}, which contradicts {verdict.outcome!r}",
+            fields={"state": operation.state.value},
+        )
+    if verdict.receipt is not None:
+        data, _ = _receipt_of(engine, operation, verdict)
+        if canonical.decode(data) != operation.receipt:
+            raise Conflict("the operation has another receipt; look at it again")
+    return operation

@@ -281,11 +281,6 @@ async def listed(
     return [as_operation(row) for row in rows]
 
 
-def position(operation: Operation) -> Position:
-    """Where an operation stands in the list it was read from."""
-    return (operation.unknown_since or operation.created_at, operation.operation_id)
-
-
 async def _move(
     tx: Tx,
     operation: Operation,

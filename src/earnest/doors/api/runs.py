@@ -24,7 +24,7 @@ from earnest.doors.api.routes import (
 )
 from earnest.doors.api.showing import run_path, show_run, show_run_summary
 from earnest.doors.api.visit import Visiting
-from earnest.engine import cancelling, reading, signalling, submitting
+from earnest.engine import cancelling, reading, retrying, signalling, submitting
 from earnest.engine.submitting import Submitted
 from earnest.store.runs import RunFilter
 
@@ -142,8 +142,8 @@ async def retry_run(visit: Visiting, run_id: str) -> Response:
     key = headers.idempotency_key(visit.headers)
     run = await visit.run(run_id)
     return _submitted(
-        await submitting.retry(
-            visit.engine, run.scope_id, visit.actor.principal_id, run.run_id, key
+        await retrying.retry(
+            visit.engine, run.scope_id, run.run_id, by=visit.actor.principal_id, key=key
         )
     )
 

@@ -144,10 +144,10 @@ def retry(
     """Try a run that ended badly once more, as a new revision; the old one stays as it is."""
 
     async def act(desk: Desk) -> ExitCode:
-        from earnest.engine import submitting
+        from earnest.engine import retrying
 
         old = ids.read("run", run)
-        new = await submitting.retry(desk.engine, desk.scope, desk.principal, old, key)
+        new = await retrying.retry(desk.engine, desk.scope, old, by=desk.principal, key=key)
         return await _tell_new(desk, new.run, f" (revision {new.run.revision})", follow, as_json)
 
     raise typer.Exit(at_desk(context, told(home, database_url, app), scope, act))
