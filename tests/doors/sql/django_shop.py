@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -18,8 +20,21 @@ if not settings.configured:
     django.setup()
 
 
-def use_database(url: str) -> None:
-    """From now on new connections of the project go there."""
+async def in_django(url: str, work: Callable[[], Any]) -> Any:
+    """Runs it on this database in a thread, as a view without asyncio does; connections are the
+    thread's own."""
+
+    def closing() -> Any:
+        try:
+            return work()
+        finally:
+            connections.close_all()
+
+    _use_database(url)
+    return await asyncio.to_thread(closing)
+
+
+def _use_database(url: str) -> None:
     parts = urlsplit(url)
     query = {name: values[0] for name, values in parse_qs(parts.query).items()}
     connections.settings["default"].update(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 from django.db import (  # type: ignore[import-untyped]
@@ -13,12 +12,11 @@ from django.db import (  # type: ignore[import-untyped]
     IntegrityError,
     OperationalError,
     connection,
-    connections,
     transaction,
 )
 
 from tests.doors.sql.conftest import Orders
-from tests.doors.sql.django_shop import Order, use_database
+from tests.doors.sql.django_shop import Order, in_django
 
 
 def submit(number: int, gift: bool = False) -> str:
@@ -43,27 +41,14 @@ def place_and_fail(number: int) -> None:
         raise LookupError("out of stock")
 
 
-async def in_django(orders: Orders, work: Callable[[], Any]) -> Any:
-    """Runs it in a thread, as a view without asyncio does; connections are the thread's own."""
-
-    def closing() -> Any:
-        try:
-            return work()
-        finally:
-            connections.close_all()
-
-    use_database(orders.url)
-    return await asyncio.to_thread(closing)
-
-
 async def test_row_and_run_are_committed_together(orders: Orders) -> None:
-    assert str(await in_django(orders, lambda: place(17))).startswith("run_")
+    assert str(await in_django(orders.url, lambda: place(17))).startswith("run_")
     assert (await orders.numbers(), await orders.shipped()) == ([17], ["shipped 17"])
 
 
 async def test_neither_is_there_after_a_rollback(orders: Orders) -> None:
     with pytest.raises(LookupError):
-        await in_django(orders, lambda: place_and_fail(17))
+        await in_django(orders.url, lambda: place_and_fail(17))
     assert (await orders.numbers(), await orders.shipped()) == ([], [])
 
 
@@ -74,14 +59,14 @@ async def test_a_rolled_back_inner_block_takes_its_run_along(orders: Orders) -> 
             with pytest.raises(LookupError):
                 place_and_fail(18)
 
-    await in_django(orders, work)
+    await in_django(orders.url, work)
     assert (await orders.numbers(), await orders.shipped()) == ([17], ["shipped 17"])
 
 
 async def test_a_conflict_is_told_by_its_sqlstate(orders: Orders) -> None:
-    await in_django(orders, lambda: submit(17))
+    await in_django(orders.url, lambda: submit(17))
     with pytest.raises(DatabaseError) as refusal:
-        await in_django(orders, lambda: place(17, gift=True))
+        await in_django(orders.url, lambda: place(17, gift=True))
     assert refusal.value.__cause__.sqlstate == "RK409"
     assert not isinstance(refusal.value, IntegrityError)
     assert await orders.numbers() == []
@@ -110,4 +95,4 @@ async def test_an_older_snapshot_is_told_to_run_again(orders: Orders) -> None:
         assert refusal.value.__cause__.sqlstate == "40001"
         assert older(lambda: "") == submit(17)
 
-    await in_django(orders, work)
+    await in_django(orders.url, work)
