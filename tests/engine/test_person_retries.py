@@ -11,7 +11,7 @@ from earnest.domain.errors import Conflict, IdempotencyConflict, NotFound, Under
 from earnest.domain.ids import new_id
 from earnest.engine import retrying
 from earnest.testing.clock import ManualClock
-from tests.engine.bench import MEMBER
+from tests.engine.bench import MEMBER, SCOPE
 from tests.engine.conftest import MakeBench
 from tests.engine.provider import Provider, shop
 
@@ -214,3 +214,15 @@ async def test_what_does_not_exist_is_not_retried(
     old = await bench.done("fails", 7)
     with pytest.raises(NotFound):
         await retrying.retry(bench.engine, "other", old.run_id, by=MEMBER)
+
+
+async def test_a_retry_by_somebody_else_stays_with_whoever_asked_for_the_run(
+    make_bench: MakeBench, clock: ManualClock
+) -> None:
+    """P22, P7: an operator takes nobody's run away, and its keys are apart from the owner's."""
+    bench = make_bench(failing())
+    old = await bench.done("fails", 7, key="order-17")
+    made = await retrying.retry(bench.engine, SCOPE, old.run_id, by="operator", key="order-17")
+    assert made.run.principal_id == old.principal_id == MEMBER
+    again = await retrying.retry(bench.engine, SCOPE, old.run_id, by="operator", key="order-17")
+    assert (again.run.run_id, again.replayed) == (made.run.run_id, True)
