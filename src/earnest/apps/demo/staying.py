@@ -52,10 +52,11 @@ async def stay(parts: Parts, asked: Asked) -> bool:
     folder = DemoFolder(asked.home)
     with folder.entered(fresh=asked.fresh), Stopping() as stopping:
         port = await _free_port(parts, asked, 10.0 if folder.was_killed else 0.0)
+        demo = Demo(asked, port, folder)
+        stopping.when_hurried(demo.hurry)
         told = Told(folder.home, asked.database_url, (APP,), makes=True)
-        async with parts.open(told) as opened:
-            tokens = await stage(opened.engine, folder)
-            demo = Demo(asked, port, folder, tokens)
+        async with demo.simulating(), parts.open(told) as opened:
+            demo.tokens = await stage(opened.engine, folder)
             async with demo.running(stopping):
                 return await _show_and_wait(demo, asked, stopping)
 
@@ -77,11 +78,12 @@ async def _free_port(parts: Parts, asked: Asked, patience: float) -> int:
 class Demo:
     """The processes of one demo."""
 
-    def __init__(self, asked: Asked, port: int, folder: DemoFolder, tokens: Tokens) -> None:
+    def __init__(self, asked: Asked, port: int, folder: DemoFolder) -> None:
         self.folder = folder
-        self.tokens = tokens
+        self.tokens: Tokens = {}
         self.asked = asked
         self._was_ready = False
+        self._tasks: list[asyncio.Task[None]] = []
         self.simulator = self._kept("simulator", ["simulate", "--port", str(asked.simulator_port)])
         words = ["--home", str(folder.home), "--app", APP, "--drain", str(DRAIN)]
         words += ["--log", asked.log.value]
@@ -98,25 +100,45 @@ class Demo:
         return str(self.simulator.facts["url"])
 
     @asynccontextmanager
+    async def simulating(self) -> AsyncIterator[None]:
+        """The simulator is being started inside; it outlives those who call it."""
+        self._tasks.append(asyncio.create_task(self.simulator.run()))
+        try:
+            yield
+        finally:
+            await self.simulator.stop(_GRACE)
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    @asynccontextmanager
     async def running(self, stopping: Stopping) -> AsyncIterator[None]:
         """Everything is ready inside, or a stop was asked. Raises `NotStarted`."""
-        tasks: list[asyncio.Task[None]] = []
-        stopping.when_hurried(self._hurry)
+        parts = [self.server, self.worker]
         try:
-            for together in ([self.simulator], [self.server, self.worker]):
-                tasks += [asyncio.create_task(kept.run()) for kept in together]
-                await _all_ready(together, tasks, stopping)
+            await self._until_ready([self.simulator], stopping)
+            if not stopping.asked.is_set():
                 self._settle_simulator()
+                self._tasks += [asyncio.create_task(kept.run()) for kept in parts]
+                await self._until_ready(parts, stopping)
             yield
         finally:
             self.folder.withdraw()
-            await asyncio.gather(
-                *(kept.stop(DRAIN + _GRACE) for kept in (self.server, self.worker))
-            )
-            await self.simulator.stop(_GRACE)
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await asyncio.gather(*(kept.stop(DRAIN + _GRACE) for kept in parts))
+
+    async def _until_ready(self, together: list[Kept], stopping: Stopping) -> None:
+        """Until these are ready, or a stop is asked. Raises what ended one of the tasks."""
+        ready = asyncio.create_task(_each_ready(together))
+        stop = asyncio.create_task(stopping.asked.wait())
+        try:
+            await asyncio.wait([ready, stop, *self._tasks], return_when=asyncio.FIRST_COMPLETED)
+            for task in self._tasks:
+                if task.done():
+                    task.result()
+        finally:
+            ready.cancel()
+            stop.cancel()
+            await asyncio.gather(ready, stop, return_exceptions=True)
 
     def _kept(self, name: str, words: list[str]) -> Kept:
         return Kept(
@@ -130,8 +152,6 @@ class Demo:
 
     def _settle_simulator(self) -> None:
         """It keeps the port that it took, and the others learn where it is."""
-        if not self.simulator.facts:
-            return
         self.simulator.words[2] = self.simulator_url.rpartition(":")[2]
         where = {"EARNEST_SIMULATOR_URL": self.simulator_url}
         if self.asked.database_url:
@@ -157,26 +177,10 @@ class Demo:
             }
         )
 
-    def _hurry(self) -> None:
+    def hurry(self) -> None:
+        """Asks all processes once more to end."""
         for kept in (self.server, self.worker, self.simulator):
             kept.hurry()
-
-
-async def _all_ready(
-    together: list[Kept], tasks: list[asyncio.Task[None]], stopping: Stopping
-) -> None:
-    """Until these are ready, or a stop is asked. Raises what ended one of the tasks."""
-    ready = asyncio.create_task(_each_ready(together))
-    stop = asyncio.create_task(stopping.asked.wait())
-    try:
-        await asyncio.wait([ready, stop, *tasks], return_when=asyncio.FIRST_COMPLETED)
-        for task in tasks:
-            if task.done():
-                task.result()
-    finally:
-        ready.cancel()
-        stop.cancel()
-        await asyncio.gather(ready, stop, return_exceptions=True)
 
 
 async def _each_ready(together: list[Kept]) -> None:

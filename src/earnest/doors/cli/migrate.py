@@ -37,7 +37,7 @@ def migrate(
     if sql:
         typer.echo(parts.migrations())
         return
-    logs.configure(logs.LogFormat.TEXT, level=logging.WARNING)
+    logs.configure(logs.LogFormat.TEXT, level=logging.ERROR)
     asked = told(home, database_url, None)
     names = run_in_loop(parts.migrate(asked, check_only=check))
     if as_json:

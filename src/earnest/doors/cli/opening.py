@@ -48,7 +48,7 @@ def at_desk(
     makes_scope: bool = False,
 ) -> T:
     """Opens, acts, closes; returns what `act` does. `makes_scope`: the scope need not exist."""
-    logs.configure(logs.LogFormat.TEXT, level=logging.WARNING)
+    logs.configure(logs.LogFormat.TEXT, level=logging.ERROR)
     parts: Parts = context.obj
 
     async def work() -> T:

@@ -1,0 +1,84 @@
+"""Logs hold ids and places, never payloads (P21)."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+
+import pytest
+import structlog
+from pydantic import BaseModel, ValidationError
+
+from earnest.doors.cli import logs
+from tests.doors.cli.program import logs_as_before
+
+SECRET = "4111-1111-1111-1111"
+
+
+@pytest.fixture(autouse=True)
+def _as_before() -> Iterator[None]:
+    with logs_as_before():
+        yield
+
+
+class Card(BaseModel):
+    number: int
+
+
+def failed_validation() -> ValidationError:
+    try:
+        Card.model_validate({"number": SECRET})
+    except ValidationError as error:
+        return error
+    raise AssertionError("it does not fit")
+
+
+def test_an_input_that_does_not_fit_is_logged_by_its_place_alone() -> None:
+    told = logs.describe(failed_validation())
+    assert "does not fit at number" in told
+    assert SECRET not in told
+
+
+def test_an_exception_is_logged_with_its_frames_and_without_their_values(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    logs.configure(logs.LogFormat.JSON)
+    card_number = SECRET
+    try:
+        raise RuntimeError("the bank hung up") from failed_validation()
+    except RuntimeError:
+        structlog.get_logger("earnest.test").exception("call.failed", run_id="run_1")
+    logged = json.loads(capsys.readouterr().err)
+    assert (logged["event"], logged["run_id"], logged["level"]) == ("call.failed", "run_1", "error")
+    assert "RuntimeError: the bank hung up" in logged["exception"]
+    assert "test_logs.py" in logged["exception"]
+    assert "after ValidationError" in logged["exception"]
+    assert card_number not in str(logged)
+
+
+def test_what_an_error_says_is_kept_short() -> None:
+    assert len(logs.describe(RuntimeError("x" * 10_000))) < 400
+
+
+@pytest.mark.parametrize("shape", logs.LogFormat)
+def test_what_other_libraries_log_has_the_same_form(
+    capsys: pytest.CaptureFixture[str], shape: logs.LogFormat
+) -> None:
+    logs.configure(shape)
+    logging.getLogger("uvicorn.error").warning("something odd")
+    logging.getLogger("uvicorn.error").info("something usual")
+    [line] = capsys.readouterr().err.splitlines()
+    assert "something odd" in line
+    assert "uvicorn.error" in line
+
+
+def test_an_error_in_a_text_log_shows_no_values(capsys: pytest.CaptureFixture[str]) -> None:
+    logs.configure(logs.LogFormat.TEXT)
+    try:
+        raise failed_validation()
+    except ValidationError:
+        structlog.get_logger("earnest.test").exception("call.failed")
+    logged = capsys.readouterr().err
+    assert "does not fit at number" in logged
+    assert SECRET not in logged

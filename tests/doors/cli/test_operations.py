@@ -1,0 +1,103 @@
+"""`earnest operations` and `earnest tokens`: the desk, and who may come in."""
+
+from __future__ import annotations
+
+from earnest.testing.simulator import Simulator
+from tests.doors.cli.program import Program, get
+
+REFUND = '{"order_id": "%s", "amount": "20.00", "bank": "%s"}'
+
+
+def refund_in_doubt(here: Program, simulator: Simulator, order: str, bank: str) -> str:
+    """A refund that the bank did and gave no answer about; the id of its run, which is unknown."""
+    simulator.put_fault("bank", "accept_then_drop", match=order)
+    run_id = here.good("runs", "submit", "demo.refund", REFUND % (order, bank), "--json").json["id"]
+    with here.started("worker"):
+        watched = here.run("runs", "watch", run_id, "--timeout", "1")
+    assert "run.unknown" in watched.out
+    return str(run_id)
+
+
+def test_a_doubt_is_settled_on_the_desk_and_its_run_goes_on(
+    here: Program, simulator: Simulator
+) -> None:
+    run_id = refund_in_doubt(here, simulator, "desk-1", "opaque")
+    [doubtful] = here.good("operations", "list", "--state", "unknown", "--json").json["items"]
+    assert doubtful["run_id"] == run_id
+    assert doubtful["id"] in here.good("operations", "list").out
+    verdict = ("--outcome", "submitted", "--receipt", '{"id": "r-1"}', "--evidence", "statement 7")
+    stale = ("--if-version", str(doubtful["version"] - 1))
+    line = here.refused(1, "operations", "resolve", doubtful["id"], *verdict, *stale)
+    assert "look at it again" in line
+    settled = here.good("operations", "resolve", doubtful["id"], *verdict, "--json").json
+    assert (settled["state"], settled["resolution"]["evidence"]) == ("submitted", "statement 7")
+    with here.started("worker"):
+        assert here.good("runs", "watch", run_id).out.splitlines()[-1].startswith("succeeded")
+    shown = here.good("operations", "show", doubtful["id"], "--json").json
+    assert [move["move"] for move in shown["history"]] == ["reserve", "begin", "doubt", "resolve"]
+    assert "statement 7" in here.good("operations", "show", doubtful["id"]).out
+    assert len([one for one in simulator.truth("bank") if one["operation_id"] == shown["id"]]) == 1
+
+
+def test_a_bank_that_can_be_asked_is_asked(here: Program, simulator: Simulator) -> None:
+    simulator.put_fault("bank", "slow", delay_ms=12_000, match="desk-2")
+    run_id = here.good(
+        "runs", "submit", "demo.refund", REFUND % ("desk-2", "queryable"), "--json"
+    ).json["id"]
+    with here.started("worker") as worker:
+        assert "operation.submitting" in here.run("runs", "watch", run_id, "--timeout", "1").out
+        worker.process.kill()
+    with here.on(EARNEST_CRASH_AT="look_up.before").started("worker") as other:
+        other.wait()
+    [doubtful] = here.good("operations", "list", "--state", "unknown", "--json").json["items"]
+    asked = here.outside.good("operations", "lookup", doubtful["id"], "--json").json
+    assert asked["state"] == "unknown"
+    shown = here.good("operations", "show", doubtful["id"], "--json").json
+    assert [one["answer"] for one in shown["lookups"]] == ["absent"]
+
+
+def test_a_bank_that_answers_no_questions_is_not_asked(here: Program, simulator: Simulator) -> None:
+    refund_in_doubt(here, simulator, "desk-3", "opaque")
+    [doubtful] = here.good("operations", "list", "--state", "unknown", "--json").json["items"]
+    line = here.refused(1, "operations", "lookup", doubtful["id"])
+    assert line == "this provider cannot be asked; settle the operation with evidence"
+
+
+VERDICTS = {
+    "outcome is `submitted`": ("--outcome", "maybe", "--evidence", "e"),
+    "evidence is needed": ("--outcome", "released", "--evidence", " "),
+    "a receipt belongs to `submitted`": ("--outcome", "submitted", "--evidence", "e"),
+    "contradicts 'released'": ("--outcome", "released", "--evidence", "e"),
+}
+
+
+def test_a_verdict_that_cannot_be_is_refused(here: Program) -> None:
+    refund = REFUND % ("desk-4", "keyed")
+    with here.started("worker"):
+        here.good("runs", "submit", "demo.refund", refund, "--watch")
+    [done] = here.good("operations", "list", "--json").json["items"]
+    for told, verdict in VERDICTS.items():
+        assert told in here.refused(1, "operations", "resolve", done["id"], *verdict)
+
+
+def test_an_operation_that_is_not_there_is_not_found(here: Program) -> None:
+    for words in (("show", "op_nothing"), ("lookup", "run_01h455vb4pex5vsknk084sn02q")):
+        assert here.refused(1, "operations", *words).startswith("no such op")
+
+
+def test_a_token_opens_the_api_until_it_is_revoked(here: Program) -> None:
+    words = ("--role", "member", "--new-scope", "--scope", "shop")
+    token = here.good("tokens", "issue", "ann", *words).out.strip()
+    token_id = token.split("_")[1]
+    with here.started("serve", "--port", "0", "--no-worker") as server:
+        assert get(server.url, "/v1/runs").status_code == 401
+        assert get(server.url, "/v1/runs", token).status_code == 200
+    here.good("tokens", "revoke", token_id)
+    with here.started("serve", "--port", "0", "--no-worker") as server:
+        assert get(server.url, "/v1/runs", token).status_code == 401
+    assert "there is no such token" in here.refused(1, "tokens", "revoke", "0000")
+
+
+def test_a_token_of_an_impossible_role_is_not_issued(here: Program) -> None:
+    line = here.refused(1, "tokens", "issue", "ann", "--role", "owner")
+    assert line == "there is no role 'owner'; there are: member, approver, operator, admin"
