@@ -95,6 +95,21 @@ def as_event(row: Record) -> Event:
     return Event(row["run_id"], row["seq"], row["type"], row["payload"], row["created_at"])
 
 
+async def events_after(
+    database: Database, heads: Sequence[tuple[tuple[str, uuid.UUID], int]], limit: int
+) -> list[tuple[tuple[str, uuid.UUID], Event]]:
+    """New events of several runs, each after the number given with it, at most `limit` of each; a
+    run's come together and in order."""
+    rows = await database.fetch(
+        "events_after",
+        [scope_id for (scope_id, _), _ in heads],
+        [run_id for (_, run_id), _ in heads],
+        [head for _, head in heads],
+        limit,
+    )
+    return [((row["scope_id"], row["run_id"]), as_event(row)) for row in rows]
+
+
 @dataclass(frozen=True, slots=True)
 class Signal:
     """The `number`-th signal of that name sent to a run."""

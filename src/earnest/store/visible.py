@@ -31,10 +31,10 @@ async def events(database: Database, sight: Sight, after: int, limit: int) -> li
     return [facts.as_event(row) for row in rows]
 
 
-async def oldest_event(database: Database, sight: Sight) -> int:
-    """The number of the first event that is still kept; 1 where there is none."""
+async def oldest_event(database: Database, sight: Sight) -> int | None:
+    """The number of the first event that is still kept; `None` where there is none."""
     row = await database.fetchrow("oldest_event", *_of(sight))
-    return 1 if row is None or row["seq"] is None else int(row["seq"])
+    return None if row is None else row["seq"]
 
 
 async def attempts(database: Database, sight: Sight, after: int, limit: int) -> list[Attempt]:

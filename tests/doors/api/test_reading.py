@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from earnest.doors.api.cursors import Cursors
+from earnest.engine.epoch import find_epoch
 from tests.doors.api.outside import Outside
 from tests.doors.api.shop import Bank
 
@@ -241,13 +242,39 @@ async def test_a_number_that_is_none_is_refused(outside: Outside) -> None:
         assert told == (400, "/after_seq"), after
 
 
-async def test_a_stream_that_cannot_be_given_is_not_pretended(outside: Outside) -> None:
+async def test_a_number_may_carry_its_epoch_and_is_not_taken_for_one_of_another(
+    outside: Outside,
+) -> None:
+    """P9."""
     run = await outside.submit("shop.echo", 1)
+    await outside.drain()
     path = f"/v1/runs/{run['id']}/events"
-    for accept in ("text/event-stream", "text/html, Text/Event-Stream;q=0.9"):
-        answer = await outside.get(path, headers={"Accept": accept})
-        assert (answer.status_code, answer.json()["code"]) == (406, "not_acceptable")
-    assert (await outside.get(path, headers={"Accept": "*/*"})).status_code == 200
+    epoch = await find_epoch(outside.engine)
+    page = await outside.get(f"{path}?after_seq={epoch}-2")
+    assert page.json()["items"][0]["seq"] == 3
+    foreign = await outside.get(f"{path}?after_seq=abc-2")
+    assert (foreign.status_code, foreign.json()["after_seq"]) == (410, 2)
+
+
+async def test_a_run_of_which_no_event_is_kept_does_not_look_as_if_it_had_none(
+    outside: Outside,
+) -> None:
+    """P9."""
+    run = await outside.submit("shop.echo", 1)
+    await outside.drain()
+    path = f"/v1/runs/{run['id']}"
+    head = (await outside.get(path)).json()["last_seq"]
+    async with outside.engine.database.connection() as tx:
+        await tx.execute("DELETE FROM event")
+    answer = await outside.get(f"{path}/events")
+    assert (answer.status_code, answer.json()["minimum_retained_seq"]) == (410, head + 1)
+    assert (await outside.get(f"{path}/events?after_seq={head}")).json()["items"] == []
+
+
+async def test_who_takes_any_form_is_given_a_page(outside: Outside) -> None:
+    run = await outside.submit("shop.echo", 1)
+    answer = await outside.get(f"/v1/runs/{run['id']}/events", headers={"Accept": "*/*"})
+    assert answer.headers["content-type"] == "application/json"
 
 
 async def test_attempts_steps_and_operations_are_listed_in_order(

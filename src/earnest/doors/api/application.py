@@ -17,6 +17,7 @@ from earnest.doors.api import health, operations, problems, reference, run_parts
 from earnest.doors.api.cursors import Cursors
 from earnest.doors.api.gate import Gate
 from earnest.doors.api.openapi import make_openapi
+from earnest.doors.api.streams import Streams, StreamSettings
 from earnest.doors.api.visit import Api
 from earnest.engine.access import Doorkeeper
 from earnest.engine.engine import Engine
@@ -33,6 +34,7 @@ def build_api(
     *,
     ready: Callable[[], Readiness],
     doorkeeper: Doorkeeper | None = None,
+    streams: StreamSettings | None = None,
 ) -> FastAPI:
     """The API on an engine whose database is open. `ready` is asked by `/readyz` what the process
     says of itself: not ready before its recovery is done and while it drains."""
@@ -48,6 +50,7 @@ def build_api(
         exception_handlers=_handlers(),
     )
     app.state.api = Api(engine, Cursors(engine.database), ready)
+    app.state.streams = Streams(engine, streams)
     for noun in (runs, run_parts, operations, health, reference):
         noun.routes.add_to(app)
     app.openapi = lambda: _openapi_once(app)  # type: ignore[method-assign]

@@ -11,6 +11,7 @@ import asyncio
 import re
 import secrets
 import traceback
+from functools import partial
 
 import structlog
 from starlette.datastructures import Headers, MutableHeaders
@@ -45,7 +46,7 @@ class Gate:
         leaving = _Leaving(scope, send)
         try:
             if scope["path"].startswith(PRIVATE):
-                scope["state"]["actor"] = await self._doorkeeper.admit(_token(headers))
+                await self._admit(scope, _token(headers))
             _refuse_announced_size(headers)
             await self._app(scope, _bounded(receive), leaving.send)
         except ClientDisconnect:
@@ -57,6 +58,11 @@ class Gate:
             raise
         except Exception as error:
             await leaving.answer(error, receive)
+
+    async def _admit(self, scope: Scope, token: str) -> None:
+        """Who asks, and how to ask again who that is: a stream does while it goes on."""
+        scope["state"]["admit"] = partial(self._doorkeeper.admit, token)
+        scope["state"]["actor"] = await self._doorkeeper.admit(token)
 
 
 class _Leaving:

@@ -11,7 +11,6 @@ from pydantic import TypeAdapter
 from earnest.doors.api import shapes
 from earnest.doors.api.routes import JsonRoute
 
-_SCHEMAS = "#/components/schemas/{model}"
 _TOKEN = {
     "type": "http",
     "scheme": "bearer",
@@ -51,6 +50,8 @@ def _put_right(operation: dict[str, Any]) -> None:
 
 
 def _problem_schemas() -> dict[str, Any]:
-    schema = TypeAdapter(shapes.Problem).json_schema(ref_template=_SCHEMAS, mode="serialization")
+    schema = TypeAdapter(shapes.Problem).json_schema(
+        ref_template=shapes.REFERENCE, mode="serialization"
+    )
     inner: dict[str, Any] = schema.pop("$defs", {})
     return {**inner, "Problem": schema}

@@ -7,10 +7,19 @@ import re
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    WithJsonSchema,
+)
 
+from earnest.domain.errors import InvalidRequest
 from earnest.domain.operation import OperationState
 from earnest.domain.run import RunStatus
+from earnest.engine.epoch import POSITION_PATTERN, read_position
 
 _INSTANT = re.compile(
     r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,9})?(Z|[+-]\d\d:\d\d)", re.IGNORECASE | re.ASCII
@@ -28,6 +37,14 @@ def _read_instant(value: object) -> datetime:
     raise ValueError("a time looks like 2026-01-31T12:00:00Z")
 
 
+def _check_position(text: str) -> str:
+    try:
+        read_position(text)
+    except InvalidRequest as error:
+        raise ValueError(error.detail) from error
+    return text
+
+
 def _read_storable(value: object) -> object:
     if isinstance(value, str) and "\x00" in value:
         raise ValueError("a NUL character cannot be stored")
@@ -41,6 +58,11 @@ Instant = Annotated[
 ]
 Name = Annotated[str, Field(strict=True, min_length=1, max_length=200)]
 Text = Annotated[str, Field(max_length=200), BeforeValidator(_read_storable)]
+PositionText = Annotated[
+    str,
+    AfterValidator(_check_position),
+    WithJsonSchema({"type": "string", "pattern": POSITION_PATTERN}),
+]
 Label = Annotated[
     str, Field(pattern="^[^:=]{1,100}[:=]", max_length=301), BeforeValidator(_read_storable)
 ]
@@ -105,9 +127,10 @@ class RunsQuery(PageQuery):
 
 
 class EventsQuery(PageQuery):
-    """Events after the number `after_seq`; a cursor of an earlier page goes on after that page."""
+    """Events after the number `after_seq`, with or without its epoch; a cursor of an earlier page
+    goes on after that page."""
 
-    after_seq: Annotated[int, Field(ge=0, le=2**63 - 1)] = 0
+    after_seq: PositionText = "0"
 
 
 class OperationsQuery(PageQuery):

@@ -14,6 +14,7 @@ from urllib.parse import quote
 
 import msgspec
 from fastapi.exceptions import RequestValidationError
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import Scope
@@ -27,13 +28,16 @@ from earnest.domain.errors import (
     PayloadTooLarge,
     Unauthenticated,
 )
+from earnest.doors.api import headers, sse
 
 MEDIA_TYPE = "application/problem+json"
 RETRY_AFTER = 2  # seconds
+STREAMS = ("/events", "-events")
+"""How the paths of streams end."""
 
 CODES = frozenset(
     """
-    invalid_request unauthenticated forbidden not_found method_not_allowed not_acceptable conflict
+    invalid_request unauthenticated forbidden not_found method_not_allowed conflict
     idempotency_conflict resync_required version_mismatch payload_too_large unsupported_media_type
     precondition_required backlog_full rate_limited quota_exceeded approval_expired
     proposal_changed busy internal_error
@@ -46,7 +50,6 @@ _BY_STATUS = {
     403: "forbidden",
     404: "not_found",
     405: "method_not_allowed",
-    406: "not_acceptable",
     409: "conflict",
     413: "payload_too_large",
     415: "unsupported_media_type",
@@ -55,12 +58,6 @@ _BY_STATUS = {
 
 # The server's words for a lock or an answer that took too long, and for no more connections.
 _OVERLOADED = frozenset({"55P03", "57014", "53300"})
-
-
-class NotAcceptable(EarnestError):
-    """No answer of the wanted media type can be given."""
-
-    code, status = "not_acceptable", 406
 
 
 class UnsupportedMediaType(EarnestError):
@@ -82,8 +79,11 @@ class _Broken(EarnestError):
 
 
 def answer(error: Exception, scope: Scope) -> Response:
-    """The problem document for an error that ended a request."""
+    """The problem document for an error that ended a request; where a stream was asked for that
+    cannot be given now, a stream that says so."""
     told = _told(error)
+    if isinstance(told, Busy) and _asks_for_stream(scope):
+        return sse.busy_answer()
     status = told.status
     body = {
         "type": f"urn:earnest:problem:{code_of(told)}",
@@ -110,6 +110,16 @@ def code_of(error: EarnestError) -> str:
 def is_broken(error: Exception) -> bool:
     """Whether the fault is on our side and must be logged."""
     return isinstance(_told(error), _Broken)
+
+
+def is_busy(error: Exception) -> bool:
+    """Whether it is worth while to come again later."""
+    return isinstance(_told(error), Busy)
+
+
+def _asks_for_stream(scope: Scope) -> bool:
+    at_stream = scope["method"] == "GET" and scope["path"].endswith(STREAMS)
+    return at_stream and headers.wants_stream(Headers(scope=scope))
 
 
 def _told(error: Exception) -> EarnestError:

@@ -13,10 +13,12 @@ from fastapi import Depends, FastAPI, Request
 from fastapi.routing import APIRoute
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
+from earnest.doors.api import sse
 from earnest.doors.api.json_bodies import read_json
 from earnest.doors.api.problems import MEDIA_TYPE
 from earnest.doors.api.visit import admission
 from earnest.engine.access import Role
+from earnest.engine.epoch import POSITION_PATTERN
 
 Handler = Callable[..., Awaitable[Response]]
 
@@ -36,6 +38,12 @@ _KEY_LIMITS = {"minLength": 1, "maxLength": 257, "pattern": "^[ -~]+$"}
 KEY_NEEDED = _header("Idempotency-Key", _KEY, required=True, **_KEY_LIMITS)
 KEY_TAKEN = _header("Idempotency-Key", _KEY, required=False, **_KEY_LIMITS)
 TRACE_TAKEN = _header("traceparent", "W3C Trace Context; kept with the run.", required=False)
+LAST_EVENT_ID = _header(
+    "Last-Event-ID",
+    "The `id` of the last event that a stream gave you; counts instead of `after_seq`.",
+    required=False,
+    pattern=POSITION_PATTERN,
+)
 VERSION_NEEDED = _header(
     "If-Match",
     "The `ETag` of the version that you looked at; needed while in doubt.",
@@ -46,12 +54,14 @@ VERSION_NEEDED = _header(
 @dataclass(frozen=True, slots=True)
 class Answer:
     """What a route answers when all is well: its body, its status, other statuses with the same
-    body, and the headers worth naming. A page has no body to describe."""
+    body, and the headers worth naming. A page has no body to describe. `items` is the schema of
+    what is streamed to who asks for a stream instead; 204 ends it for good."""
 
     body: Any
     status: int = 200
     also: dict[int, str] = field(default_factory=dict)
     headers: tuple[str, ...] = ()
+    items: dict[str, Any] | None = None
 
 
 class JsonRoute(APIRoute):
@@ -142,6 +152,9 @@ def _described(answer: Answer, refusals: set[int]) -> dict[int | str, dict[str, 
     good: dict[int | str, dict[str, Any]] = {answer.status: {"headers": headers}}
     for status, text in answer.also.items():
         good[status] = {"model": answer.body, "description": text, "headers": headers}
+    if answer.items is not None:
+        good[answer.status]["content"] = {sse.MEDIA_TYPE: {"itemSchema": answer.items}}
+        good[204] = {"description": "A stream would have nothing more to tell"}
     return {**good, **{status: problem_described(status) for status in sorted(refusals)}}
 
 

@@ -7,15 +7,15 @@ from typing import Annotated, Any
 from fastapi import Query
 from starlette.responses import Response
 
-from earnest.domain.errors import ResyncRequired
+from earnest.domain.errors import InvalidRequest, ResyncRequired
 from earnest.domain.run import Run
 from earnest.doors.api import headers, shapes
 from earnest.doors.api.cursors import instant, read_id, read_instant
 from earnest.doors.api.json_bodies import json_answer
 from earnest.doors.api.listings import Listing
 from earnest.doors.api.parameters import EventsQuery, PageQuery
-from earnest.doors.api.problems import NotAcceptable
-from earnest.doors.api.routes import MINE_OR_SCOPES, Answer, Routes
+from earnest.doors.api.routes import LAST_EVENT_ID, MINE_OR_SCOPES, Answer, Routes
+from earnest.doors.api.run_stream import first_kept, item_schema, position_asked, stream_events
 from earnest.doors.api.showing import (
     show_attempt,
     show_event,
@@ -23,7 +23,9 @@ from earnest.doors.api.showing import (
     show_run,
     show_step,
 )
-from earnest.doors.api.visit import Visiting
+from earnest.doors.api.streams import Streaming, Streams
+from earnest.doors.api.visit import Visit, Visiting
+from earnest.engine.epoch import Position, read_position
 from earnest.store import visible
 
 routes = Routes("runs")
@@ -33,28 +35,39 @@ Page = Annotated[PageQuery, Query()]
 
 @routes.get(
     "/v1/runs/{run_id}/events",
-    Answer(shapes.EventPage),
+    Answer(shapes.EventPage, items=item_schema()),
     roles=MINE_OR_SCOPES,
-    problems=(400, 406, 410),
+    problems=(400, 410),
+    takes=(LAST_EVENT_ID,),
 )
 async def list_events(
-    visit: Visiting, run_id: str, query: Annotated[EventsQuery, Query()]
+    visit: Visiting, streams: Streaming, run_id: str, query: Annotated[EventsQuery, Query()]
 ) -> Response:
-    """Read a run's events after a number, in order and without a gap.
+    """Read a run's events after a number, in order and without a gap: as a page, or as they happen.
 
-    410 when some of them are no longer kept, or the number is one that the run has not reached.
+    A page: 410 when some of them are no longer kept, or the number is one that the run has not
+    reached. With `Accept: text/event-stream` a stream of server-sent events, where that is told by
+    an event `resync_required`; it goes on until the run has ended, and 204 says that it had.
     """
     if headers.wants_stream(visit.headers):
-        raise NotAcceptable("events come as JSON pages here: ask with Accept: application/json")
+        if query.cursor is not None:
+            raise InvalidRequest("a cursor is for pages; a stream goes on after `after_seq`")
+        at = position_asked(visit.headers, query.after_seq)
+        return await stream_events(visit, streams, run_id, at)
+    return await _events_page(visit, streams, run_id, query)
+
+
+async def _events_page(visit: Visit, streams: Streams, run_id: str, query: EventsQuery) -> Response:
     run = await visit.run(run_id)
     listing = Listing(visit, "events", query, run_id=run.run_id.hex)
     place = await listing.place()
-    after = query.after_seq if place is None else int(place[0])
+    at = read_position(query.after_seq) if place is None else Position(int(place[0]))
     database, sight = visit.engine.database, visit.sight(run)
-    oldest = await visible.oldest_event(database, sight)
-    if not oldest - 1 <= after <= run.last_seq:
-        raise _resync(run, after, oldest)
-    found = await visible.events(database, sight, after, listing.rows)
+    oldest = first_kept(await visible.oldest_event(database, sight), run)
+    of_today = at.epoch is None or at.is_of((await streams.life()).epoch)
+    if not of_today or not oldest - 1 <= at.seq <= run.last_seq:
+        raise _resync(run, at.seq, oldest)
+    found = await visible.events(database, sight, at.seq, listing.rows)
     page = await listing.page(found, show_event, lambda event: [event.seq])
     head = max(run.last_seq, *(event.seq for event in found), 0)
     return json_answer({**page, "head_seq": head, "minimum_retained_seq": oldest})

@@ -16,6 +16,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from earnest.domain.errors import SettingInvalid
+from earnest.doors.api.connections import Connections
 
 GRACE = 3  # seconds for answers that are on their way when the server stops
 _BACKLOG = 2048
@@ -56,7 +57,8 @@ class Serving:
         self.url = address_of(listener)
         self.started = asyncio.Event()
         self._listener = listener
-        self._server = _Server(_config(app), self.started.set)
+        connections = Connections()
+        self._server = _Server(_config(app, connections), self.started.set, connections.stop)
 
     async def run(self) -> None:
         """Serves; returns when it was stopped and what was on its way is answered, or cut off
@@ -104,23 +106,32 @@ async def _first(running: asyncio.Task[None], started: asyncio.Event) -> None:
 class _Server(uvicorn.Server):
     """Says when it answers, and leaves the process's signals alone."""
 
-    def __init__(self, config: uvicorn.Config, on_start: Callable[[], None]) -> None:
+    def __init__(
+        self, config: uvicorn.Config, on_start: Callable[[], None], on_stop: Callable[[], None]
+    ) -> None:
         super().__init__(config)
         self._on_start = on_start
+        self._on_stop = on_stop
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         if self.started:
             self._on_start()
 
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Answers that stay open are told first; nobody is let in between."""
+        self._on_stop()
+        await super().shutdown(sockets)
+
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
 
 
-def _config(app: ASGIApp) -> uvicorn.Config:
+def _config(app: ASGIApp, connections: Connections) -> uvicorn.Config:
     return uvicorn.Config(
         app,
+        http=connections.protocol_class(),
         lifespan="off",
         ws="none",
         log_config=None,

@@ -14,6 +14,8 @@ from typing_extensions import TypedDict
 from earnest.domain.operation import LookupAnswer, OperationState, Recovery, ReleaseReason
 from earnest.domain.run import AttemptOutcome, CancelOutcome, RunStatus
 
+REFERENCE = "#/components/schemas/{model}"
+
 ProblemError = TypedDict(
     "ProblemError",
     {
@@ -128,6 +130,29 @@ class EventPage(TypedDict):
     next_cursor: str | None
     head_seq: int
     minimum_retained_seq: int
+
+
+class Heartbeat(TypedDict):
+    """The stream lives, and `head_seq` is the newest event of the run."""
+
+    head_seq: int
+
+
+class Resync(TypedDict):
+    """The reader cannot go on after `after_seq` without a gap. `snapshot` is the run after its
+    event `head_seq`; the stream goes on from there."""
+
+    status: Literal["resync_required"]
+    after_seq: int
+    minimum_retained_seq: int
+    head_seq: int
+    snapshot: Run
+
+
+class StreamEnd(TypedDict):
+    """Why the stream ends. After `final` there is nothing to come back for."""
+
+    reason: Literal["final", "rotated", "busy", "revoked", "shutdown"]
 
 
 class Attempt(TypedDict):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 from fastapi import Depends, Request
@@ -24,13 +24,19 @@ from earnest.store.visible import Sight
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """The engine, who asks, the request's headers, and its JSON body as it was sent."""
+    """The engine, who asks, the request's headers, its JSON body as it was sent, and how to ask
+    again who asks."""
 
     engine: Engine
     actor: Actor
     cursors: Cursors
     headers: Headers
     sent: Any
+    admit: Callable[[], Awaitable[Actor]]
+
+    async def again(self) -> Visit:
+        """The same visit with what the actor is and may do by now. Raises `Unauthenticated`."""
+        return replace(self, actor=await self.admit())
 
     async def run(self, text: str) -> Run:
         """The run of that id as the actor may see it. Raises `NotFound` for any other text."""
@@ -57,7 +63,8 @@ class Api:
 async def _visit(request: Request) -> Visit:
     api: Api = request.app.state.api
     sent = request.value if isinstance(request, JsonRequest) else None
-    return Visit(api.engine, _actor(request), api.cursors, request.headers, sent)
+    actor, admit = _actor(request), request.state.admit
+    return Visit(api.engine, actor, api.cursors, request.headers, sent, admit)
 
 
 Visiting = Annotated[Visit, Depends(_visit)]

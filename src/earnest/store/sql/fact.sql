@@ -86,3 +86,15 @@ WHERE scope_id = $1 AND run_id = $2 AND name = $3 AND number = $4;
 -- Did this very attempt store that step? $1 scope, $2 run, $3 name, $4 fence.
 SELECT true AS stored FROM step
 WHERE scope_id = $1 AND run_id = $2 AND name = $3 AND fence = $4;
+
+-- name: events_after
+-- What is new of several runs. $1 scopes, $2 runs, $3 the last number known of each, $4 how many of
+-- each at most.
+SELECT w.scope_id, e.run_id, e.seq, e.type, e.payload, e.created_at
+FROM unnest($1::text[], $2::uuid[], $3::bigint[]) AS w (scope_id, run_id, seq)
+CROSS JOIN LATERAL (
+    SELECT * FROM event v
+    WHERE v.scope_id = w.scope_id AND v.run_id = w.run_id AND v.seq > w.seq
+    ORDER BY v.seq LIMIT $4
+) AS e
+ORDER BY w.scope_id, e.run_id, e.seq;

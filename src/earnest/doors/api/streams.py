@@ -1,0 +1,128 @@
+"""What the streams of one process share: their settings, how many are open, and the epoch of the
+positions that they give out, with the hub that feeds them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+from typing import Annotated
+
+import msgspec
+from fastapi import Depends, Request
+
+from earnest.domain.errors import SettingInvalid
+from earnest.domain.event import Event
+from earnest.doors.api import sse
+from earnest.doors.api.showing import show_event
+from earnest.engine.engine import Engine
+from earnest.engine.epoch import find_epoch
+from earnest.engine.streaming import Hub
+
+_LONGEST_HEARTBEAT = timedelta(seconds=15)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamSettings:
+    """`heartbeat`: how often a stream says that it lives, and asks whether its reader still may
+    read; `send_deadline`: within what a reader must take what it is sent; a stream ends after a
+    time between `shortest` and `longest`, and its reader comes again; `per_principal` and
+    `per_process` bound how many are open; `poll`: how often events are looked for without a
+    bell."""
+
+    heartbeat: timedelta = _LONGEST_HEARTBEAT
+    send_deadline: timedelta = timedelta(seconds=sse.SEND_DEADLINE)
+    shortest: timedelta = timedelta(minutes=10)
+    longest: timedelta = timedelta(minutes=15)
+    per_principal: int = 32
+    per_process: int = 5_000
+    poll: timedelta = timedelta(seconds=1)
+
+    def __post_init__(self) -> None:
+        if not timedelta(0) < self.heartbeat <= _LONGEST_HEARTBEAT:
+            raise SettingInvalid(
+                f"a heartbeat every {self.heartbeat} cannot be: use at most {_LONGEST_HEARTBEAT}, "
+                "so that a revoked token ends a stream in time"
+            )
+
+
+class Places:
+    """How many streams are open, for each principal and in this process."""
+
+    def __init__(self, per_principal: int, per_process: int) -> None:
+        self._per_principal = per_principal
+        self._per_process = per_process
+        self._taken: Counter[tuple[str, str]] = Counter()
+        self.open = 0
+
+    @contextmanager
+    def take(self, who: tuple[str, str]) -> Iterator[bool]:
+        """Whether there is room for one more."""
+        if self.open >= self._per_process or self._taken[who] >= self._per_principal:
+            yield False
+            return
+        self.open += 1
+        self._taken[who] += 1
+        try:
+            yield True
+        finally:
+            self.open -= 1
+            self._taken[who] -= 1
+            if not self._taken[who]:
+                del self._taken[who]
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """One epoch of the database, and the hub that gives events with its positions."""
+
+    epoch: str
+    hub: Hub
+
+
+class Streams:
+    """What the streams of one process share."""
+
+    def __init__(self, engine: Engine, settings: StreamSettings | None = None) -> None:
+        self.settings = settings or StreamSettings()
+        self.places = Places(self.settings.per_principal, self.settings.per_process)
+        self._engine = engine
+        self._life: Life | None = None
+        self._look_at = 0.0
+        self._looking = asyncio.Lock()
+
+    async def life(self) -> Life:
+        """The epoch of now, looked up once within a heartbeat. Another epoch has another hub:
+        streams of the one before end at their next heartbeat."""
+        async with self._looking:
+            now = asyncio.get_running_loop().time()
+            if self._life is None or now >= self._look_at:
+                epoch = await find_epoch(self._engine)
+                if self._life is None or self._life.epoch != epoch:
+                    self._life = Life(epoch, self._hub(epoch))
+                self._look_at = now + self.settings.heartbeat.total_seconds() / 2
+            return self._life
+
+    def _hub(self, epoch: str) -> Hub:
+        return Hub(self._engine, partial(encode, epoch), poll=self.settings.poll)
+
+
+def encode(epoch: str, event: Event) -> bytes:
+    """The frame of an event, the same for everybody."""
+    return sse.message(msgspec.json.encode(show_event(event)), show_position(epoch, event.seq))
+
+
+def show_position(epoch: str, seq: int) -> str:
+    return f"{epoch}-{seq}"
+
+
+async def _streams_of(request: Request) -> Streams:
+    found: Streams = request.app.state.streams
+    return found
+
+
+Streaming = Annotated[Streams, Depends(_streams_of)]

@@ -1,0 +1,78 @@
+"""Fixtures of the streams' tests: a worker that runs scripts, and servers with changed settings."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from earnest.doors.api.streams import StreamSettings
+from earnest.engine import access
+from earnest.engine.engine import Engine
+from earnest.engine.working import Worker
+from tests.doors.streams.stage import Scripts, Stage, serving_streams
+
+PEOPLE = {
+    "member": ("demo", "ann", ["member"]),
+    "member2": ("demo", "bob", ["member"]),
+    "approver": ("demo", "cleo", ["approver"]),
+    "operator": ("demo", "dan", ["operator"]),
+    "nobody": ("demo", "fay", []),
+    "other member": ("other", "ann", ["member"]),
+    "other operator": ("other", "gus", ["operator"]),
+}
+
+MakeStage = Callable[..., Awaitable[Stage]]
+
+
+@pytest.fixture
+def scripts() -> Scripts:
+    return Scripts()
+
+
+@pytest.fixture
+async def engine(make_engine: Callable[..., Engine], scripts: Scripts) -> AsyncIterator[Engine]:
+    """An engine with a worker that runs scripts."""
+    made = make_engine(scripts.app(), drain=timedelta(0), poll=timedelta(milliseconds=50))
+    worker = Worker(made, keeper=False)
+    working = asyncio.create_task(worker.run())
+    await worker.ready.wait()
+    yield made
+    worker.stop()
+    await working
+
+
+@pytest.fixture
+async def tokens(engine: Engine) -> dict[str, str]:
+    for scope_id in ("demo", "other"):
+        await access.ensure_scope(engine, scope_id)
+    found = {}
+    for name, (scope_id, principal_id, roles) in PEOPLE.items():
+        await access.ensure_principal(engine, scope_id, principal_id, roles)
+        found[name] = await access.issue_token(engine, scope_id, principal_id)
+    return found
+
+
+@pytest.fixture
+async def make_stage(
+    engine: Engine, scripts: Scripts, tokens: dict[str, str]
+) -> AsyncIterator[MakeStage]:
+    """Makes a server on the engine of this test, or on another one of the same database."""
+    async with AsyncExitStack() as stack:
+
+        async def make(on: Engine | None = None, **changed: Any) -> Stage:
+            settings = StreamSettings(**changed)
+            return await stack.enter_async_context(
+                serving_streams(on or engine, scripts, tokens, settings)
+            )
+
+        yield make
+
+
+@pytest.fixture
+async def stage(make_stage: MakeStage) -> Stage:
+    return await make_stage()

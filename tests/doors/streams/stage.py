@@ -1,0 +1,188 @@
+"""A server on a socket, and runs whose events the test appends through the engine.
+
+A scripted run says what it is told to say and ends when it is told to; its first events are
+`run.submitted` and `attempt.started`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from earnest import App, Context
+from earnest.domain import ids
+from earnest.doors.api.application import build_api
+from earnest.doors.api.serving import Serving, listen
+from earnest.doors.api.streams import Streams, StreamSettings
+from earnest.engine import submitting
+from earnest.engine.access import Doorkeeper
+from earnest.engine.engine import Engine
+from earnest.engine.readiness import Readiness
+from earnest.engine.submitting import Request
+from earnest.store import facts
+from tests.doors.streams.reading import Stream, connect
+
+FIRST = 2
+"""How many events a scripted run has when it begins to work."""
+
+
+@dataclass
+class Line:
+    """One event to say, and whether it was said."""
+
+    payload: dict[str, Any]
+    said: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+@dataclass
+class Scripts:
+    """What the scripted runs of one app are to say; `None` ends a run."""
+
+    lines: dict[str, asyncio.Queue[Line | None]] = field(default_factory=dict)
+
+    def app(self) -> App:
+        app = App("stage")
+
+        @app.run("stage.scripted")
+        async def scripted(ctx: Context, name: str) -> str:
+            for number in itertools.count():
+                line = await self.lines[name].get()
+                if line is None:
+                    return name
+                await ctx.emit("stage.said", line.payload, key=str(number))
+                line.said.set()
+            raise AssertionError("a script has no end by itself")
+
+        return app
+
+
+@dataclass
+class ScriptedRun:
+    engine: Engine
+    run_id: uuid.UUID
+    scope_id: str
+    _lines: asyncio.Queue[Line | None]
+
+    @property
+    def id(self) -> str:
+        return ids.show("run", self.run_id)
+
+    async def append(self, count: int = 1, **payload: Any) -> None:
+        """Returns when the events are stored."""
+        lines = [Line({"number": number, **payload}) for number in range(count)]
+        for line in lines:
+            self._lines.put_nowait(line)
+        for line in lines:
+            await line.said.wait()
+
+    async def finish(self) -> None:
+        """Returns when the last event is stored."""
+        self._lines.put_nowait(None)
+        await self._until(lambda event: event.final)
+
+    async def forget_before(self, seq: int) -> None:
+        """What retention does."""
+        async with self.engine.database.connection() as tx:
+            await tx.execute(
+                "DELETE FROM event WHERE scope_id = $1 AND run_id = $2 AND seq < $3",
+                self.scope_id,
+                self.run_id,
+                seq,
+            )
+
+    async def started(self) -> None:
+        await self._until(lambda event: event.seq == FIRST)
+
+    async def _until(self, holds: Any) -> None:
+        """Looks at the table itself, whatever bells and hubs do."""
+        after = 0
+        async with asyncio.timeout(10):
+            while True:
+                found = await facts.events(
+                    self.engine.database, self.scope_id, self.run_id, after, 100
+                )
+                if any(holds(event) for event in found):
+                    return
+                after = found[-1].seq if found else after
+                await asyncio.sleep(0.005)
+
+
+class Stage:
+    """One server of one engine, with people who have tokens."""
+
+    def __init__(
+        self, engine: Engine, scripts: Scripts, tokens: dict[str, str], serving: Serving, app: Any
+    ) -> None:
+        self.engine = engine
+        self.tokens = tokens
+        self.serving = serving
+        self.streams: Streams = app.state.streams
+        self._scripts = scripts
+        self._stack = AsyncExitStack()
+
+    async def run(self, events: int = FIRST, who: tuple[str, str] = ("demo", "ann")) -> ScriptedRun:
+        """A run that works, and has so many events."""
+        name = uuid.uuid4().hex
+        lines = self._scripts.lines[name] = asyncio.Queue()
+        made = await submitting.submit(self.engine, *who, Request("stage.scripted", name))
+        run = ScriptedRun(self.engine, made.run.run_id, who[0], lines)
+        await run.started()
+        await run.append(events - FIRST)
+        return run
+
+    async def epoch(self) -> str:
+        return (await self.streams.life()).epoch
+
+    def url(self, run: ScriptedRun | str, query: str = "") -> str:
+        run_id = run if isinstance(run, str) else run.id
+        return f"{self.serving.url}/v1/runs/{run_id}/events{query}"
+
+    async def open(
+        self,
+        run: ScriptedRun | str,
+        who: str | None = "member",
+        *,
+        after: str | int | None = None,
+        last_event_id: str | None = None,
+        accept: str = "text/event-stream",
+        **more: Any,
+    ) -> Stream:
+        headers = {"Accept": accept}
+        if who is not None:
+            headers["Authorization"] = f"Bearer {self.tokens[who]}"
+        if last_event_id is not None:
+            headers["Last-Event-ID"] = last_event_id
+        query = "" if after is None else f"?after_seq={after}"
+        stream = await connect(self.url(run, query), headers, **more)
+        self._stack.callback(stream.close)
+        return stream
+
+    async def aclose(self) -> None:
+        await self._stack.aclose()
+
+
+@asynccontextmanager
+async def serving_streams(
+    engine: Engine,
+    scripts: Scripts,
+    tokens: dict[str, str],
+    settings: StreamSettings | None = None,
+) -> AsyncIterator[Stage]:
+    """A server of the API on a free port; stopped at the end."""
+    doorkeeper = Doorkeeper(engine, 0.05)
+    app = build_api(engine, ready=lambda: Readiness(True), doorkeeper=doorkeeper, streams=settings)
+    serving = Serving(app, listen("127.0.0.1", 0))
+    running = asyncio.create_task(serving.run())
+    await serving.started.wait()
+    stage = Stage(engine, scripts, tokens, serving, app)
+    try:
+        yield stage
+    finally:
+        await stage.aclose()
+        serving.stop()
+        await running
