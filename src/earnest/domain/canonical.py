@@ -28,7 +28,7 @@ def encode(value: Any) -> bytes:
         raise NotJson(f"not JSON: {error}") from error
     # Both checks walk the value only when the bytes say that it could matter.
     if b"\\u0000" in data or b"null" in data:
-        _refuse_unstorable(value, "$")
+        refuse_unstorable(value)
     return data
 
 
@@ -45,15 +45,16 @@ def digest(data: bytes) -> bytes:
     return hashlib.sha256(data).digest()
 
 
-def _refuse_unstorable(value: Any, where: str) -> None:
+def refuse_unstorable(value: Any, where: str = "$") -> None:
+    """Raises `NotJson` for what would be lost or refused on the way to the database."""
     if isinstance(value, str) and "\x00" in value:
         raise NotJson(f"a NUL character at {where} cannot be stored")
     if isinstance(value, float) and not math.isfinite(value):
         raise NotJson(f"{value} at {where} is not a JSON number")
     if isinstance(value, dict):
         for key, item in value.items():
-            _refuse_unstorable(key, f"{where} (a key)")
-            _refuse_unstorable(item, f"{where}.{key}")
-    elif isinstance(value, (list, tuple)):
+            refuse_unstorable(key, f"{where} (a key)")
+            refuse_unstorable(item, f"{where}.{key}")
+    elif isinstance(value, (list, tuple, set, frozenset)):
         for index, item in enumerate(value):
-            _refuse_unstorable(item, f"{where}[{index}]")
+            refuse_unstorable(item, f"{where}[{index}]")

@@ -45,6 +45,7 @@ from earnest.engine.plain import PlainContext
 from earnest.engine.remembering import Rememberer
 from earnest.engine.settling import Ending, Settled, Settler, Wish
 from earnest.engine.threads import in_thread
+from earnest.engine.typed_json import encode_typed
 from earnest.engine.unchecked import judge_misfit
 from earnest.store.executions import Claimed
 
@@ -221,9 +222,7 @@ async def _call(engine: Engine, kind: RunKind[Any, Any], context: Context) -> An
 def _success(kind: RunKind[Any, Any], value: Any, most: int) -> Ending:
     """Results are checked before they join a group: no NUL, JSON, not too large."""
     try:
-        output = canonical.encode(
-            kind.output_type.dump_python(value, mode="json", warnings="error")
-        )
+        output = encode_typed(kind.output_type, value, warnings="error")
         if len(output) > most:
             raise canonical.NotJson(f"it has {len(output)} bytes; at most {most} are kept")
     except (canonical.NotJson, ValueError, TypeError) as error:

@@ -41,6 +41,7 @@ from earnest.engine.leasing import HeldLease
 from earnest.engine.names import Names
 from earnest.engine.remembering import Memory, Rememberer, digest_of
 from earnest.engine.threads import in_thread
+from earnest.engine.typed_json import encode_typed
 from earnest.store.executions import Claimed
 
 T = TypeVar("T")
@@ -375,7 +376,7 @@ async def _call(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
 
 def _result_type(function: Any) -> TypeAdapter[Any]:
     try:
-        hints = get_type_hints(function)
+        hints = get_type_hints(function, include_extras=True)
     except (NameError, TypeError):
         hints = {}
     return TypeAdapter(hints.get("return", Any))
@@ -383,7 +384,7 @@ def _result_type(function: Any) -> TypeAdapter[Any]:
 
 def _encode_result(adapter: TypeAdapter[Any], value: Any, name: str, most: int) -> bytes:
     try:
-        data = canonical.encode(adapter.dump_python(value, mode="json", warnings="error"))
+        data = encode_typed(adapter, value, warnings="error")
     except (canonical.NotJson, ValueError) as error:
         raise ResultInvalid(f"the result of step {name!r} cannot be stored: {error}") from error
     if len(data) > most:

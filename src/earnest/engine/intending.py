@@ -26,6 +26,7 @@ from earnest.engine import moving, recording
 from earnest.engine.effects import Effect
 from earnest.engine.engine import Engine
 from earnest.engine.leasing import HeldLease, boot_seconds
+from earnest.engine.typed_json import encode_typed
 from earnest.store import executions, operations
 from earnest.store.database import Tx, UniqueViolation
 from earnest.store.executions import Execution
@@ -84,7 +85,7 @@ def make_intent(
         raise InvalidRequest(f"{type(effect).__name__} has no kind; name it")
     try:
         checked = effect.request_type.validate_python(request)
-        data = canonical.encode(effect.request_type.dump_python(checked, mode="json"))
+        data = encode_typed(effect.request_type, checked)
     except (ValueError, canonical.NotJson) as error:
         raise InvalidRequest(f"the request does not fit {effect.kind}: {error}") from error
     return Intent(

@@ -42,6 +42,7 @@ from earnest.engine.engine import Engine
 from earnest.engine.instances import has_ended
 from earnest.engine.intending import Intent
 from earnest.engine.leasing import boot_seconds
+from earnest.engine.typed_json import encode_typed
 from earnest.store import operations
 
 
@@ -250,7 +251,7 @@ def encode_receipt(effect: Effect[Any, Any], receipt: Any) -> tuple[bytes, str |
     checked = effect.receipt_type.validate_python(receipt)
     if checked is None:
         raise ValueError("None is no receipt; a receipt says what was done")
-    data = canonical.encode(effect.receipt_type.dump_python(checked, mode="json"))
+    data = encode_typed(effect.receipt_type, checked)
     reference = effect.external_ref(checked)
     return data, None if reference is None else kept_text(reference)
 

@@ -44,6 +44,7 @@ from earnest.engine.engine import Engine
 from earnest.engine.instances import has_ended
 from earnest.engine.recording import Proof
 from earnest.engine.submitting import storable
+from earnest.engine.typed_json import encode_typed
 from earnest.store import operations, runs
 from earnest.store.database import Tx
 
@@ -193,7 +194,7 @@ async def _send_again(engine: Engine, operation: Operation, effect: Effect[Any, 
         )  # fmt: skip
         return
     request = effect.request_type.validate_python(operation.request)
-    data = canonical.encode(effect.request_type.dump_python(request, mode="json"))
+    data = encode_typed(effect.request_type, request)
     if canonical.digest(data) != operation.digest:
         await recording.note_answer(
             engine, operation, LookupAnswer.INCONCLUSIVE,
