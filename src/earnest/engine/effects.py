@@ -11,7 +11,7 @@ import inspect
 import uuid
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import Any, ClassVar, Generic, TypeVar, get_args
 
@@ -21,7 +21,7 @@ from pydantic import TypeAdapter
 from earnest.domain import ids
 from earnest.domain.duration import Duration, duration
 from earnest.domain.errors import SettingInvalid
-from earnest.domain.operation import EffectTerms, Operation, Recovery
+from earnest.domain.operation import EffectTerms, Operation, Recovery, may_send_again
 
 RequestT = TypeVar("RequestT")
 ReceiptT = TypeVar("ReceiptT")
@@ -184,6 +184,23 @@ class Effect(Generic[RequestT, ReceiptT]):
             raise SettingInvalid(f"{cls.kind}: a lookup effect needs the method lookup")
         if inspect.isfunction(cls.submit) and cls.submit is Effect.submit:
             raise SettingInvalid(f"{cls.kind}: an effect needs the method submit")
+        cls._check_spans()
+
+    @classmethod
+    def _check_spans(cls) -> None:
+        try:
+            timeout, window = duration(cls.timeout), _optional(cls.window)
+            _optional(cls.absent_after)
+        except SettingInvalid as error:
+            raise SettingInvalid(f"{cls.kind}: {error.detail}") from error
+        if not timeout:
+            raise SettingInvalid(f"{cls.kind}: a timeout of {cls.timeout!r} leaves no time to call")
+        began = datetime.fromtimestamp(0, UTC)
+        if window is not None and not may_send_again(began, began, window, timeout):
+            raise SettingInvalid(
+                f"{cls.kind}: the window of {cls.window!r} is shorter than one call of up to "
+                f"{cls.timeout!r}; nothing could be sent again"
+            )
 
 
 def _optional(value: Duration | None) -> timedelta | None:

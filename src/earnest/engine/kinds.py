@@ -18,6 +18,7 @@ from pydantic import PydanticUserError, TypeAdapter, ValidationError
 from earnest.domain import canonical
 from earnest.domain.errors import InvalidRequest, SettingInvalid, UnknownKind
 from earnest.domain.run import RetryPolicy
+from earnest.engine.typed_json import encode_typed
 
 InputT = TypeVar("InputT")
 OutputT = TypeVar("OutputT")
@@ -43,7 +44,7 @@ class RunKind(Generic[InputT, OutputT]):
         """The canonical bytes of an input that fits. Raises `InvalidRequest` naming each place."""
         try:
             checked = self.input_type.validate_python(value)
-            return canonical.encode(self.input_type.dump_python(checked, mode="json"))
+            return encode_typed(self.input_type, checked)
         except ValidationError as error:
             raise self._misfit(error) from error
         except (canonical.NotJson, ValueError, RecursionError) as error:
@@ -107,7 +108,7 @@ def make_kind(name: str, handler: Callable[..., Any], **terms: Any) -> RunKind[A
     if len(parameters) != 2:
         raise SettingInvalid(f"the handler of {name} must take (ctx, input), both positional")
     try:
-        hints = typing.get_type_hints(handler)
+        hints = typing.get_type_hints(handler, include_extras=True)
     except NameError as error:
         raise SettingInvalid(
             f"the annotations of {name}'s handler cannot be read: {error}"
@@ -116,7 +117,8 @@ def make_kind(name: str, handler: Callable[..., Any], **terms: Any) -> RunKind[A
         input_type: TypeAdapter[Any] = TypeAdapter(hints.get(parameters[1].name, Any))
         output_type: TypeAdapter[Any] = TypeAdapter(hints.get("return", Any))
     except PydanticUserError as error:
-        raise SettingInvalid(f"the types of {name}'s handler cannot be JSON: {error}") from error
+        why = str(error).partition("\n")[0]
+        raise SettingInvalid(f"the types of {name}'s handler cannot be JSON: {why}") from error
     is_async = inspect.iscoroutinefunction(handler)
     return RunKind(name, handler, input_type, output_type, is_async, **terms)
 
@@ -132,9 +134,14 @@ def _places(error: ValidationError) -> str:
 def _errors(error: ValidationError) -> list[dict[str, str]]:
     return [
         {
-            "pointer": "".join(f"/{part}" for part in ("input", *item["loc"])),
+            "pointer": "".join(f"/{_escaped(part)}" for part in ("input", *item["loc"])),
             "detail": item["msg"],
             "code": item["type"],
         }
         for item in error.errors(include_url=False, include_input=False)
     ]
+
+
+def _escaped(part: str | int) -> str:
+    """A part of a JSON pointer (RFC 6901)."""
+    return str(part).replace("~", "~0").replace("/", "~1")

@@ -38,7 +38,7 @@ class EngineSettings:
     max_result_bytes: int = 1024 * 1024
 
     def __post_init__(self) -> None:
-        if self.renew_every * 3 > self.lease:
+        if self.renew_every <= timedelta(0) or self.renew_every * 3 > self.lease:
             raise SettingInvalid(
                 f"the lease of {self.lease} is renewed every {self.renew_every}; renew at least "
                 "three times a lease, so that one lost renewal does not end it"
