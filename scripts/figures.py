@@ -1,0 +1,145 @@
+"""Measures, and writes `docs/figures.md` from what was measured.
+
+    python scripts/figures.py               every figure
+    python scripts/figures.py crashes …     only these; the others stay as they were last measured
+
+Each figure is one command that prints one JSON line. What it printed is kept in `docs/figures/`,
+with the day and the machine; the page is rendered from these files and never edited by hand.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import sys
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+KEPT = ROOT / "docs" / "figures"
+
+HEAD = """# Figures
+
+Each table was printed by the command above it, on the machine and day named beside it.
+Regenerate with `make figures` (or `make figures ARGS=crashes` for one of them); never edit by hand.
+"""
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """A command that prints one JSON line, and what its figures mean."""
+
+    name: str
+    title: str
+    means: str
+    module: str
+    arguments: tuple[str, ...] = ()
+
+    @property
+    def command(self) -> str:
+        return " ".join(("python -m", self.module, *self.arguments))
+
+
+MEASUREMENTS = (
+    Measurement(
+        "crashes",
+        "Crash matrix",
+        "A process is killed by SIGKILL at every named point, before and after the commit, at the "
+        "first and a later passing, with three seeds. Effects are counted at the provider.",
+        "tests.faults.figures",
+        ("crashes",),
+    ),
+    Measurement(
+        "frozen",
+        "Frozen workers",
+        "A worker is stopped by SIGSTOP at each point of the call, past its lease, another one "
+        "takes over, and the first is let go on.",
+        "tests.faults.figures",
+        ("frozen",),
+    ),
+    Measurement(
+        "restarts",
+        "Database restarts under load",
+        "The server is stopped every two seconds, in turn fast and at once, while runs are "
+        "submitted and refunds are paid. Recovery is the time from its end to the first commit.",
+        "tests.faults.figures",
+        ("restarts",),
+    ),
+    Measurement(
+        "model",
+        "Engine against model",
+        "Random moves of several workers, doors, providers and clocks, on the engine with a real "
+        "database and on a small model in memory; both are compared after every step.",
+        "tests.model.figures",
+    ),
+)
+
+
+def main() -> None:
+    wanted = sys.argv[1:] or [measurement.name for measurement in MEASUREMENTS]
+    by_name = {measurement.name: measurement for measurement in MEASUREMENTS}
+    unknown = [name for name in wanted if name not in by_name]
+    if unknown:
+        sys.exit(f"there is no figure {unknown[0]!r}; there are: {', '.join(by_name)}")
+    KEPT.mkdir(exist_ok=True)
+    kept = [measure(by_name[name]) for name in wanted]
+    (ROOT / "docs" / "figures.md").write_text(render(), encoding="utf-8")
+    sys.exit(0 if all(kept) else 1)
+
+
+def measure(measurement: Measurement) -> bool:
+    """Runs the command and keeps what it printed. False when the figure is not what is promised."""
+    sys.stderr.write(f"{measurement.title}: {measurement.command}\n")
+    command = [sys.executable, "-m", measurement.module, *measurement.arguments]
+    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
+    lines = done.stdout.strip().splitlines()
+    if not lines:
+        sys.exit(f"{measurement.command} printed nothing (exit code {done.returncode})")
+    found: dict[str, Any] = json.loads(lines[-1])
+    record = {"day": f"{datetime.now(UTC):%Y-%m-%d}", "machine": machine(), "found": found}
+    path = KEPT / f"{measurement.name}.json"
+    path.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    return done.returncode == 0
+
+
+def render() -> str:
+    parts = [HEAD]
+    for measurement in MEASUREMENTS:
+        path = KEPT / f"{measurement.name}.json"
+        if path.exists():
+            parts.append(section(measurement, json.loads(path.read_text(encoding="utf-8"))))
+    return "\n".join(parts)
+
+
+def section(measurement: Measurement, record: dict[str, Any]) -> str:
+    rows = [
+        f"| {name.replace('_', ' ')} | {value} |"
+        for name, value in record["found"].items()
+        if name != "figure"
+    ]
+    head = [
+        f"## {measurement.title}",
+        "",
+        measurement.means,
+        "",
+        f"`{measurement.command}` · {record['day']} · {record['machine']}",
+        "",
+        "| | |",
+        "| --- | --- |",
+    ]
+    return "\n".join([*head, *rows, ""])
+
+
+def machine() -> str:
+    return (
+        f"{os.cpu_count()} cores, {platform.system()} {platform.machine()}, "
+        f"Python {platform.python_version()}, PostgreSQL 18 embedded, default durability"
+    )
+
+
+if __name__ == "__main__":
+    main()
