@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from collections.abc import Callable
+from typing import Annotated, Any
 
 import asyncpg
 import pytest
+from pydantic import AfterValidator
 
+from earnest import App, Context
 from earnest.domain import ids
 from earnest.domain.errors import IdempotencyConflict
-from earnest.engine import access, cancelling, database_roles, retrying, submitting
+from earnest.engine import (
+    access,
+    announcing,
+    cancelling,
+    database_roles,
+    retrying,
+    submitting,
+)
+from earnest.engine.engine import Engine
 from earnest.engine.submitting import Request
 from tests.sql_shop import PRINCIPAL, SCOPE, SqlShop, submitted
 from tests.store.test_sql_submit import until_somebody_waits
@@ -136,6 +147,23 @@ async def test_another_request_from_python_is_a_conflict_with_the_run_that_sql_m
     with pytest.raises(IdempotencyConflict) as refusal:
         await shop.submit(kind, input, "order-17")
     assert refusal.value.fields == {"run_id": by_sql}
+
+
+@pytest.mark.parametrize("sent", [16, 17])
+async def test_what_its_type_would_write_and_what_it_wrote_are_both_the_same_input(
+    shop: SqlShop, make_engine: Callable[..., Engine], sent: int
+) -> None:
+    """This type writes a number that it would not write for that number."""
+    app = App("counting")
+
+    @app.run("count")
+    async def count(ctx: Context, value: Annotated[int, AfterValidator(lambda n: n + 1)]) -> None:
+        pass
+
+    shop.engine = make_engine(app)
+    await announcing.announce(shop.engine)
+    by_sql = await shop.submit_sql("count", sent, "k")
+    assert ids.show("run", (await shop.submit("count", 16, "k")).run_id) == by_sql
 
 
 async def test_an_input_from_sql_that_does_not_fit_is_like_no_request_from_python(
