@@ -99,10 +99,10 @@ def command(*words: str) -> list[str]:
     return [sys.executable, "-m", "earnest", *words]
 
 
-def earnest(*words: str) -> subprocess.CompletedProcess[str]:
+def earnest(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         command(*words),
-        env=environment(),
+        env={**environment(), **variables},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -111,9 +111,9 @@ def earnest(*words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def complaint(*words: str) -> str:
+def complaint(*words: str, **variables: str) -> str:
     """The one line of a command that must fail."""
-    done = earnest(*words)
+    done = earnest(*words, **variables)
     assert done.returncode not in (0, None)
     [line] = done.stderr.splitlines()
     return line.removeprefix("earnest: ")
@@ -233,6 +233,13 @@ def test_a_busy_port_is_said_in_one_line_before_anything_is_made(demo: Demo, hom
     line = complaint("demo", "--home", str(home), "--port", port)
     assert line.startswith(f"port {port} on 127.0.0.1 is taken; choose another with --port")
     assert not (home / "postgres").exists()
+
+
+def test_a_part_that_does_not_start_is_said_in_one_line(home: Path) -> None:
+    words = ("demo", "--home", str(home), "--port", "0")
+    line = complaint(*words, EARNEST_CONCURRENCY="none")
+    assert re.match(r"the (worker|server) did not start: Invalid value for '--concurrency'", line)
+    assert not (home / "demo.json").exists()
 
 
 # ---- what is killed comes again ----------------------------------------------------------------

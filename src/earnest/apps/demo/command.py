@@ -15,6 +15,39 @@ from earnest.doors.cli.options import DatabaseUrl, Host, Log, Port
 from earnest.doors.cli.parts import Parts
 from earnest.doors.cli.processes import PORT
 
+DemoHome = Annotated[
+    Path | None,
+    typer.Option(
+        "--home",
+        envvar="EARNEST_DEMO_HOME",
+        help="Its folder. `demo` in the default home if not given.",
+        show_default=False,
+    ),
+]
+SimulatorPort = Annotated[
+    int,
+    typer.Option(
+        "--simulator-port",
+        envvar="EARNEST_SIMULATOR_PORT",
+        min=0,
+        max=65535,
+        help="0: a free one.",
+    ),
+]
+Fresh = Annotated[
+    bool, typer.Option("--fresh", help="Begin anew; wipes a folder that the demo made.")
+]
+Restart = Annotated[bool, typer.Option("--restart/--no-restart", help="Start again what has died.")]
+ShowTour = Annotated[
+    bool | None,
+    typer.Option(
+        "--tour/--no-tour",
+        help="Show a refund that survives a kill, and one that nobody can know of; then end. "
+        "At a terminal it is shown unless --no-tour is given, and the demo stays.",
+        show_default=False,
+    ),
+]
+
 
 def add_to(program: typer.Typer) -> None:
     program.command("demo")(demo)
@@ -22,36 +55,13 @@ def add_to(program: typer.Typer) -> None:
 
 def demo(
     context: typer.Context,
-    home: Annotated[
-        Path | None,
-        typer.Option(
-            "--home",
-            envvar="EARNEST_DEMO_HOME",
-            help="Its folder. `demo` in the default home if not given.",
-            show_default=False,
-        ),
-    ] = None,
+    home: DemoHome = None,
     host: Host = "127.0.0.1",
     port: Port = PORT,
-    simulator_port: Annotated[
-        int,
-        typer.Option("--simulator-port", envvar="EARNEST_SIMULATOR_PORT", min=0, max=65535),
-    ] = 0,
-    fresh: Annotated[
-        bool, typer.Option("--fresh", help="Begin anew; wipes a folder that the demo made.")
-    ] = False,
-    restart: Annotated[
-        bool, typer.Option("--restart/--no-restart", help="Start again what has died.")
-    ] = True,
-    tour: Annotated[
-        bool | None,
-        typer.Option(
-            "--tour/--no-tour",
-            help="Show a refund that survives a kill, and one that nobody can know of; then end. "
-            "At a terminal it is shown unless --no-tour is given, and the demo stays.",
-            show_default=False,
-        ),
-    ] = None,
+    simulator_port: SimulatorPort = 0,
+    fresh: Fresh = False,
+    restart: Restart = True,
+    tour: ShowTour = None,
     database_url: DatabaseUrl = None,
     log: Log = LogFormat.TEXT,
 ) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from earnest.apps.demo.folder import DemoFolder, Tokens
 from earnest.apps.demo.staging import SCOPE, stage
 from earnest.apps.demo.supervising import Kept
-from earnest.apps.demo.telling import tell_again, tell_welcome
+from earnest.apps.demo.telling import tell_again, tell_what_to_try, tell_where
 from earnest.domain.errors import SettingInvalid
 from earnest.doors.cli import exits, logs
 from earnest.doors.cli.parts import Parts, Told
@@ -191,13 +191,14 @@ async def _each_ready(together: list[Kept]) -> None:
 async def _show_and_wait(demo: Demo, asked: Asked, stopping: Stopping) -> bool:
     if stopping.asked.is_set():
         return True
-    if asked.stays:
-        tell_welcome(demo.url, demo.folder.home)
+    tell_where(demo.url, demo.folder.home)
     went_well = await _show(demo, stopping) if asked.shows else True
-    if asked.stays:
-        await stopping.asked.wait()
-        return True
-    return went_well
+    if not asked.stays:
+        return went_well
+    if not stopping.asked.is_set():
+        tell_what_to_try(demo.folder.home)
+    await stopping.asked.wait()
+    return True
 
 
 async def _show(demo: Demo, stopping: Stopping) -> bool:

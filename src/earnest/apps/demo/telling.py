@@ -24,14 +24,18 @@ HAPPENS = {
 """What an event of the engine means, in plain words."""
 
 
-def tell_welcome(url: str, home: Path) -> None:
-    """Where everything is, and three things to try."""
+def tell_where(url: str, home: Path) -> None:
+    """Where everything is."""
+    screen.say(f"[bold]Earnest[/] answers at [bold]{url}[/], its documentation at {url}/docs")
+    screen.say(f"Tokens and process numbers are in {screen.plain(home / 'demo.json')}")
+
+
+def tell_what_to_try(home: Path) -> None:
+    """Three things to try, and how to end."""
     program = _program()
     here = f"--home {shlex.quote(str(home))}"
     refund = '{"order_id": 1003, "amount": "20.00", "bank": "keyed"}'
     lines = [
-        f"[bold]Earnest[/] answers at [bold]{url}[/], its documentation at {url}/docs",
-        f"Tokens and process numbers are in {screen.plain(home / 'demo.json')}",
         "",
         "Three things to try in another terminal:",
         screen.plain(f"  {program} runs submit demo.refund '{refund}' --watch {here}"),
