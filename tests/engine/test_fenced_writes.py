@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
 
 from earnest import App, Context
 from earnest.domain.errors import FencedOut
@@ -13,6 +16,7 @@ from earnest.store.executions import Claimed
 from earnest.testing.clock import ManualClock
 from tests.engine.bench import SCOPE, Bench
 from tests.engine.conftest import MakeBench
+from tests.engine.provider import Provider, shop
 
 
 def idle() -> App:
@@ -58,3 +62,97 @@ async def test_a_stale_write_does_not_slip_in_with_the_group_of_a_newer_attempt(
     )
     assert [type(answer) for answer in answers] == [FencedOut, type(None), FencedOut]
     assert await steps_of(bench, newer) == {"of the newer one": (2, 2)}
+
+
+# ---- every verb of the context -----------------------------------------------------------------
+
+
+Verb = Callable[[Context, App], Awaitable[object]]
+
+VERBS: dict[str, Verb] = {
+    "step": lambda ctx, app: ctx.step("late", int),
+    "keyed_step": lambda ctx, app: ctx.keyed_step("late", "key", int),
+    "emit": lambda ctx, app: ctx.emit("it.happened", {}),
+    "progress": lambda ctx, app: ctx.progress(1),
+    "operation": lambda ctx, app: ctx.operation("pay", app.effects["test.hold"], {"number": 1}),
+    "sleep": lambda ctx, app: ctx.sleep("1h"),
+    "wait_signal": lambda ctx, app: ctx.wait_signal("go", timeout="1h"),
+    "submit": lambda ctx, app: ctx.submit(app.kinds["buy"], {"by": "hold"}),
+    "run": lambda ctx, app: ctx.run(app.kinds["buy"], {"by": "hold"}),
+}
+
+
+async def lapses(bench: Bench, clock: ManualClock) -> None:
+    await clock.advance(seconds=45)
+
+
+async def is_taken_over(bench: Bench, clock: ManualClock) -> None:
+    await clock.advance(seconds=45)
+    await bench.worker._reaper.look()
+    assert len(await bench.claim(lane="late")) == 1
+
+
+async def is_not_believed_in(bench: Bench, clock: ManualClock) -> None:
+    for lease in bench.worker._leases.all():
+        lease.until = 0.0
+
+
+@pytest.mark.parametrize("how", [lapses, is_taken_over, is_not_believed_in])
+@pytest.mark.parametrize("verb", VERBS)
+async def test_an_attempt_that_lost_its_lease_changes_nothing_with_any_verb(
+    make_bench: MakeBench, clock: ManualClock, verb: str, how: Callable[..., Awaitable[None]]
+) -> None:
+    """P5: it is told so, and nothing is stored or sent."""
+    provider = Provider()
+    app = shop(provider)
+    seen: list[type] = []
+    before: dict[str, int] = {}
+
+    @app.run("late", lane="late")
+    async def late(ctx: Context, value: int) -> None:
+        if ctx.attempt > 1:
+            return
+        await how(bench if how is not is_taken_over else other, clock)
+        before.update(await written(bench))
+        try:
+            await VERBS[verb](ctx, app)
+        except BaseException as error:
+            seen.append(type(error))
+            raise
+
+    bench, other = make_bench(app), make_bench(app)
+    bench.worker.lanes = ["late"]
+    await bench.submit("late", 1)
+    await bench.worker._claim_all()
+    await asyncio.wait(set(bench.worker._attempts))
+    assert seen == [FencedOut]
+    assert await written(bench) == before
+    assert provider.calls == []
+
+
+async def written(bench: Bench) -> dict[str, int]:
+    """How much is stored, table by table."""
+    tables = ("run", "event", "step", "operation", "signal")
+    return {table: await bench.value(f"SELECT count(*) FROM {table}") for table in tables}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+async def test_a_context_that_was_kept_after_its_attempt_changes_nothing(
+    make_bench: MakeBench, clock: ManualClock, verb: str
+) -> None:
+    """P5: also when the run has succeeded, and when its lease would still last."""
+    provider = Provider()
+    app = shop(provider)
+    kept: list[Context] = []
+
+    @app.run("keeps")
+    async def keeps(ctx: Context, value: int) -> None:
+        kept.append(ctx)
+
+    bench = make_bench(app)
+    await bench.done("keeps", 1)
+    before = await written(bench)
+    with pytest.raises(FencedOut):
+        await VERBS[verb](kept[0], app)
+    assert await written(bench) == before
+    assert provider.calls == []
