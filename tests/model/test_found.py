@@ -1,0 +1,87 @@
+"""Orders of verbs that once showed a difference, each kept as the case that it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.model.machine import Asked, Model
+from tests.model.world import World
+
+
+class Played(Model):
+    """The machine without chance: each verb names what it changes, and is compared after."""
+
+    def submitted(self, kind: str = "plain") -> None:
+        self.submit(kind, "one", "alice", None, 0, 0, None)
+        self.agrees()
+
+    def claimed(self, worker: int = 0) -> None:
+        self.claim(worker, 3)
+        self.agrees()
+
+    def performed(self, name: str, effect: str, *, pauses: bool = False) -> None:
+        self.perform(1, Asked(name, effect, pauses=pauses), None)
+        self.agrees()
+
+    def answered(self, answer: str, place: int = 0) -> None:
+        self.answer(place, answer, None)
+        self.agrees()
+
+    def reaped(self) -> None:
+        self.reap(0, "look", None)
+        self.agrees()
+
+    def passed(self, seconds: float) -> None:
+        self.time_passes(seconds, None)
+        self.agrees()
+
+
+@pytest.fixture
+def played(world: World) -> Iterator[Played]:
+    model = Played()
+    model.begin([], 0)
+    yield model
+    model.teardown()
+
+
+def test_a_process_that_lost_its_run_is_told_so_at_its_next_renewal(played: Played) -> None:
+    played.submitted()
+    played.claimed(worker=1)
+    played.disturb(1, "cut off", None)
+    played.reaped()
+    played.renew(1)
+    assert played.hands[0].heard == ["lost"]
+
+
+def test_who_looked_before_a_call_and_lost_the_run_refuses_nothing(played: Played) -> None:
+    played.submitted()
+    played.claimed(worker=1)
+    played.performed("a", "model.asked", pauses=True)
+    played.disturb(1, "cut off", None)
+    played.reaped()
+    played.claimed(worker=0)
+    played.performed("a", "model.asked")
+    played.answered("refused")
+    assert played.under_way[0].place == "call"
+
+
+def test_calls_on_their_way_are_all_in_doubt_when_one_of_them_is(played: Played) -> None:
+    played.submitted()
+    played.claimed()
+    played.performed("a", "model.resent")
+    played.performed("b", "model.held")
+    played.passed(46)
+    played.reaped()
+    states = {operation.state for operation in played.reference.operations.values()}
+    assert states == {"unknown"}
+
+
+def test_a_persons_verdict_is_stored_once_although_its_reply_was_lost(played: Played) -> None:
+    played.submitted()
+    played.claimed()
+    played.performed("a", "model.held")
+    played.answered("doubt")
+    played.resolve(0, "submitted", 0, loss=1)
+    played.agrees()
