@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from earnest import Context, Failed
+from earnest import Blocked, Context, Failed
 from earnest.domain import ids
 from earnest.domain.errors import NotFound
 from earnest.domain.ids import new_id
@@ -107,7 +107,7 @@ async def test_asking_a_running_run_twice_is_harmless(
     assert (await bench.told(run_id)).count("run.cancel_requested") == 1
 
 
-@pytest.mark.parametrize("ends", ["succeeds", "fails"])
+@pytest.mark.parametrize("ends", ["succeeds", "fails", "blocks"])
 async def test_a_run_that_has_ended_is_too_late_to_cancel(
     make_bench: MakeBench, clock: ManualClock, ends: str
 ) -> None:
@@ -116,6 +116,8 @@ async def test_a_run_that_has_ended_is_too_late_to_cancel(
     async def handler(ctx: Context) -> None:
         if ends == "fails":
             raise Failed("for good")
+        if ends == "blocks":
+            raise Blocked("no credits")
 
     bench = make_bench(work(handler))
     run = await bench.done("work")

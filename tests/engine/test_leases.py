@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
 from earnest import App, Context
-from earnest.domain.errors import SettingInvalid
+from earnest.domain.errors import FencedOut, SettingInvalid
 from earnest.engine import leasing
 from earnest.engine.leasing import HeldLease, Leases, boot_seconds
+from earnest.engine.remembering import Rememberer
 from earnest.engine.settings import EngineSettings
 from earnest.engine.settling import Settled, Wish
 from earnest.store.executions import Claimed
@@ -272,6 +275,45 @@ async def test_a_group_of_successes_settles_only_what_its_owners_still_hold(
     assert await settler._succeed([(stale, b"1"), (good, b"2")]) == [False, True]
     assert await bench.status(stale.run_id) == "running"
     assert (await bench.find(good.run_id)).output == 2
+
+
+Writes = Callable[[Bench, Claimed], Coroutine[Any, Any, bool]]
+
+
+async def settles_in_a_group(bench: Bench, claimed: Claimed) -> bool:
+    (settled,) = await bench.worker._settler._succeed([(claimed, b"1")])
+    return settled
+
+
+async def settles_alone(bench: Bench, claimed: Claimed) -> bool:
+    return await bench.settle(claimed, Wish.PARK) is not Settled.FENCED
+
+
+async def writes_a_step(bench: Bench, claimed: Claimed) -> bool:
+    writer = Rememberer(bench.engine, Leases(LEASE))
+    try:
+        await writer.write(claimed, "step.completed", b"{}", "late", "step", b"", b"1")
+    except FencedOut:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("write", [settles_in_a_group, settles_alone, writes_a_step])
+@pytest.mark.parametrize(("seconds", "owns"), [(44, True), (45, False)])
+async def test_a_lease_is_judged_by_the_clock_at_the_moment_its_row_is_locked(
+    make_bench: MakeBench, clock: ManualClock, write: Writes, seconds: int, owns: bool
+) -> None:
+    """P5: one that ran out while the statement waited for the lock has run out."""
+    bench = make_bench(idle())
+    claimed = await claim_one(bench)
+    async with bench.holding(claimed.run_id):
+        writing = asyncio.create_task(write(bench, claimed))
+        await bench.wait_for_lock_waiters()
+        await clock.advance(seconds=seconds)
+    assert await writing is owns
+    if not owns:
+        assert await bench.status(claimed.run_id) == "running"
+        assert await bench.told(claimed.run_id) == ["run.submitted", "attempt.started"]
 
 
 async def test_every_write_of_the_owner_renews_its_lease(

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from earnest import App, Context, Failed
+from earnest import App, Blocked, Context, Failed
 from earnest.domain.errors import Conflict, IdempotencyConflict, NotFound, UnderReview
 from earnest.domain.ids import new_id
 from earnest.engine import retrying
@@ -26,6 +26,10 @@ def failing() -> App:
     @app.run("waits")
     async def waits(ctx: Context, value: int) -> None:
         await ctx.wait_signal("go")
+
+    @app.run("blocked")
+    async def blocked(ctx: Context, value: int) -> None:
+        raise Blocked("no credits")
 
     @app.run("works")
     async def works(ctx: Context, value: int) -> int:
@@ -108,6 +112,8 @@ async def test_what_was_cancelled_or_blocked_can_be_retried(
     run_id = await bench.submit("works", 1)
     await bench.cancel(run_id)
     assert (await bench.retry(run_id)).revision == 2
+    blocked = await bench.done("blocked", 1)
+    assert (await bench.retry(blocked.run_id)).revision == 2
 
 
 async def test_a_run_with_a_doubt_is_not_retried_until_the_doubt_is_settled(
