@@ -9,17 +9,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from earnest.domain.crash_points import NAMES
+from earnest.domain.crash_points import NAMES, POINTS
 from earnest.testing.crashing import Crash
 from tests.faults.driving import Play, Stage, new_scope, seeded
 from tests.faults.judging import Verdict, judge
-from tests.faults.plan import make_plan
+from tests.faults.plan import BANKS, make_plan
 from tests.faults.workload import Bank
 
 Occurrence = Literal["first", "later"]
 
-BANKS: tuple[Bank, ...] = ("keyed", "queryable", "opaque")
 SIDES = ("before", "after")
+SEEDS = range(3)
 OCCURRENCES: tuple[Occurrence, ...] = ("first", "later")
 
 # Asked for by a client, which then is the one that dies. A resolution is a worker's where the
@@ -115,3 +115,7 @@ async def play(case: Case, stage: Stage) -> Outcome:
 def _second(random_: random.Random) -> Crash:
     point = f"{random_.choice(SECOND)}.{random_.choice(SIDES)}"
     return Crash(point, random_.randint(1, 3))
+
+
+__all__ = ["NEVER", "POINTS", "SEEDS", "SIDES", "Case", "Occurrence", "Outcome", "cases_of"]
+__all__ += ["every_case", "play"]

@@ -13,6 +13,7 @@ from typing import Any
 from tests.faults.workload import PRICE, Bank
 
 ACTIVE = frozenset({"queued", "running", "waiting"})
+BANKS: tuple[Bank, ...] = ("keyed", "queryable", "opaque")
 ALWAYS = 1_000_000
 
 

@@ -7,8 +7,10 @@ import signal
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
+from earnest.assembly import Assembly, Config
 from earnest.engine.engine import Engine
 from earnest.engine.instances import Instance
 from earnest.engine.settings import EngineSettings
@@ -66,6 +68,17 @@ async def worker(
     wanted = quick_settings(**settings)
     async with open_engine(database_url, simulator_url, wanted, known_host=known_host) as engine:
         working = Worker(engine)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, working.stop)
+        await working.run()
+
+
+async def worker_at_home(home: str, simulator_url: str, settings: Mapping[str, float]) -> None:
+    """A worker that is one of the users of an embedded server, and brings it back when it is gone,
+    as `earnest worker` does."""
+    app = make_app(simulator_url)
+    config = Config(home=Path(home), apps=[app], settings=quick_settings(**settings))
+    async with Assembly(config) as assembly:
+        working = assembly.worker()
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, working.stop)
         await working.run()
 

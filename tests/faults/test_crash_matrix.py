@@ -15,12 +15,11 @@ from earnest.domain.crash_points import NAMES
 from earnest.testing.databases import ThrowawayCluster
 from earnest.testing.simulator import running_simulator
 from tests.faults.driving import Stage, open_stage
-from tests.faults.matrix import BANKS, NEVER, SIDES, Case, Occurrence, cases_of, play
+from tests.faults.matrix import NEVER, SEEDS, SIDES, Case, Occurrence, cases_of, play
+from tests.faults.plan import BANKS
 from tests.faults.processes import Processes
 
 pytestmark = [pytest.mark.fault, pytest.mark.durability]
-
-SEEDS = range(4)
 
 
 def _sample() -> list[Case]:

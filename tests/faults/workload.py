@@ -141,6 +141,7 @@ def make_app(simulator_url: str) -> App:
     echo = app.run("echo", max_attempts=20, pure=True)(_echo)
     endless = app.run("endless", max_attempts=20)(_endless)
     app.run("refund", max_attempts=20, retry_first="50ms")(_refund)
+    app.run("hurried", max_attempts=20, retry_first="50ms", timeout="200ms")(_refund)
     app.run("plain", max_attempts=20, retry_first="50ms")(_plain)
     app.run("signalled", max_attempts=20)(_signalled)
     app.run("parked", max_attempts=20)(_parked)
