@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from datetime import timedelta
 from typing import Any
 
@@ -20,6 +21,7 @@ from earnest.domain.errors import (
 )
 from earnest.domain.event import MAX_PAYLOAD_BYTES
 from earnest.domain.run import Wait
+from earnest.engine import attempting
 from earnest.engine.context import Parked
 from earnest.engine.settling import Wish
 from earnest.testing.clock import ManualClock
@@ -296,6 +298,25 @@ async def test_whatever_an_error_says_is_kept_within_bounds(
     assert len(run.error["detail"]) <= 500
     for event in await bench.events(run.run_id):
         assert len(canonical.encode(event.payload)) <= MAX_PAYLOAD_BYTES
+
+
+async def test_the_error_of_a_lost_attempt_is_nobodys_business_any_more(
+    make_bench: MakeBench, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P5: the loop does not complain that it was never asked for."""
+    monkeypatch.setattr(attempting, "UNWIND", timedelta(0))
+    complaints: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, about: complaints.append(about))
+
+    async def handler(ctx: Context) -> None:
+        ctx.lease.lose()
+        raise RuntimeError("too late")
+
+    bench = make_bench(work(handler))
+    assert (await bench.done("work")).status == "running"
+    await bench.drain()
+    gc.collect()
+    assert complaints == []
 
 
 # ---- who may claim -----------------------------------------------------------------------------

@@ -154,9 +154,11 @@ class Attempting:
             log.warning("handler.left_behind", why=str(self._stopped), **self._ids())
         return self._ending(kind, self._handler)
 
-    def _end_waiting(self, _: object = None) -> None:
+    def _end_waiting(self, ended: asyncio.Task[Any] | None = None) -> None:
         """The handler is done, or was stopped and has had its time to unwind. What does not end
         then (a thread cannot be ended) is left behind with a closed context."""
+        if ended is not None and not ended.cancelled():
+            ended.exception()  # Looked at: of an attempt that was lost nobody else asks for it.
         if not self._over.done():
             self._over.set_result(None)
 
