@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import pytest
@@ -12,7 +12,9 @@ from earnest.domain import crash_points
 from earnest.engine.app import App
 from earnest.engine.engine import Engine
 from earnest.engine.working import Worker
+from earnest.testing.databases import ThrowawayCluster
 from tests.engine.bench import Bench
+from tests.engine.spare_database import SpareDatabase
 
 MakeBench = Callable[..., Bench]
 
@@ -22,6 +24,19 @@ def _plain_log() -> None:
     """One line for each entry: tracebacks with all their variables take longer than the tests."""
     line = structlog.processors.KeyValueRenderer(key_order=["event"])
     structlog.configure(processors=[structlog.processors.add_log_level, line])
+
+
+@pytest.fixture(scope="session")
+def spare_database(cluster: ThrowawayCluster) -> SpareDatabase:
+    return SpareDatabase(cluster)
+
+
+@pytest.fixture
+async def database_url(spare_database: SpareDatabase) -> AsyncIterator[str]:
+    """A migrated, empty database for this test alone."""
+    url = await spare_database.take()
+    yield url
+    await spare_database.give_back(url)
 
 
 @pytest.fixture
