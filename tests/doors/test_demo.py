@@ -78,10 +78,14 @@ class Demo:
         assert answer.status_code == 202, answer.text
         return str(answer.json()["run_id"])
 
+    @property
+    def program(self) -> Program:
+        """The command line on the demo's own home."""
+        return Program(self.home, {"EARNEST_HOME": str(self.home)})
+
     def follow(self, run_id: str, seconds: float) -> str:
-        """What the command line tells of a run in that time, on the demo's own home."""
-        program = Program(self.home, {"EARNEST_HOME": str(self.home)})
-        return program.run("runs", "watch", run_id, "--timeout", str(seconds)).out
+        """What the command line tells of a run in that time."""
+        return self.program.run("runs", "watch", run_id, "--timeout", str(seconds)).out
 
     def watch(self, run_id: str) -> dict[str, Any]:
         """The run when it has ended."""
@@ -247,8 +251,8 @@ def test_a_part_that_does_not_start_is_said_in_one_line(home: Path) -> None:
 
 def test_a_killed_worker_comes_again_and_its_run_goes_on(demo: Demo) -> None:
     before = demo.read()
-    run_id = demo.submit("demo.sleep", {"seconds": 2})
-    demo.follow(run_id, 0.5)
+    run_id = demo.submit("demo.sleep", {"seconds": 3})
+    demo.program.wait_for_event(run_id, "attempt.started")
     after = demo.kill("worker")
     assert after["pids"]["worker"] != before["pids"]["worker"]
     assert after | {"pids": None} == before | {"pids": None}

@@ -146,6 +146,15 @@ class Program:
         assert outcome.code == code, (outcome.out, outcome.err)
         return outcome.complaint
 
+    def wait_for_event(self, run_id: str, words: str) -> str:
+        """What is told of a run once these words are in it."""
+        told = ""
+        for _ in range(int(SECONDS * 2)):
+            told = self.run("runs", "watch", run_id, "--timeout", "0.5").out
+            if words in told:
+                return told
+        raise AssertionError(f"no {words}:\n{told}")
+
     @contextmanager
     def started(self, *words: str, **more: Any) -> Iterator[Running]:
         """A process that stays, from when it is ready; killed at the end if it still runs."""
