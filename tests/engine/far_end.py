@@ -148,11 +148,11 @@ def read_request(line: socket.socket) -> bytes:
 class Caller:
     """One library, used with or without `async`."""
 
-    library: ModuleType
+    module: ModuleType
     is_async: bool
 
     def __repr__(self) -> str:
-        return f"{self.library.__name__}-{'async' if self.is_async else 'sync'}"
+        return f"{self.module.__name__}-{'async' if self.is_async else 'sync'}"
 
     def failure(
         self,
@@ -175,7 +175,7 @@ class Caller:
         self, settings: dict[str, Any], request: dict[str, Any], times: int
     ) -> BaseException:
         try:
-            with self.library.Client(**settings) as client:
+            with self.module.Client(**settings) as client:
                 for _ in range(times):
                     client.request(**request).raise_for_status()
         except Exception as error:
@@ -186,7 +186,7 @@ class Caller:
         self, settings: dict[str, Any], request: dict[str, Any], times: int
     ) -> BaseException:
         try:
-            async with self.library.AsyncClient(**settings) as client:
+            async with self.module.AsyncClient(**settings) as client:
                 for _ in range(times):
                     (await client.request(**request)).raise_for_status()
         except Exception as error:

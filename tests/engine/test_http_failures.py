@@ -74,7 +74,7 @@ def test_a_failed_tls_handshake_was_not_sent(caller: Caller, script: far.Script)
 
 @each_caller
 def test_a_tls_handshake_that_takes_too_long_was_not_sent(caller: Caller) -> None:
-    timeout = caller.library.Timeout(5.0, connect=0.1)
+    timeout = caller.module.Timeout(5.0, connect=0.1)
     with far_end(far.stall) as address:
         error = caller.failure(f"https://{address}/refunds", timeout=timeout)
     assert type(classify(raised(error, "ConnectTimeout"))) is NotSent
@@ -82,7 +82,7 @@ def test_a_tls_handshake_that_takes_too_long_was_not_sent(caller: Caller) -> Non
 
 @each_caller
 def test_a_connection_that_is_not_accepted_in_time_was_not_sent(caller: Caller) -> None:
-    timeout = caller.library.Timeout(5.0, connect=0.1)
+    timeout = caller.module.Timeout(5.0, connect=0.1)
     with socket.create_server(("127.0.0.1", 0), backlog=0) as full:
         address = full.getsockname()
         with socket.create_connection(address), socket.socket() as second:
@@ -151,7 +151,7 @@ def test_a_proxy_that_cannot_be_reached_has_passed_nothing_on(caller: Caller, sc
 @each_caller
 def test_a_transport_that_retries_connecting_has_sent_nothing(caller: Caller) -> None:
     kind = "AsyncHTTPTransport" if caller.is_async else "HTTPTransport"
-    transport = getattr(caller.library, kind)(retries=1)
+    transport = getattr(caller.module, kind)(retries=1)
     error = caller.failure(f"http://{far.closed_port()}/refunds", transport=transport)
     assert type(classify(raised(error, "ConnectError"))) is NotSent
 
@@ -234,7 +234,7 @@ def test_a_refusal_whose_body_was_not_read_is_a_refusal(library: Any) -> None:
 def test_a_refusal_after_the_challenge_of_a_digest_is_a_refusal(caller: Caller) -> None:
     challenge = far.answer(401, WWW_Authenticate='Digest realm="bank", nonce="1", qop="auth"')
     with far_end(challenge, far.answer(422)) as address:
-        auth = caller.library.DigestAuth("user", "password")
+        auth = caller.module.DigestAuth("user", "password")
         error = caller.failure(f"http://{address}/refunds", auth=auth)
     assert isinstance(outcome := classify(error), Refused)
     assert outcome.fields["http_status"] == 422
@@ -257,7 +257,7 @@ def test_what_an_effect_says_itself_is_believed(error: EarnestError) -> None:
 
 @each_caller
 def test_an_answer_that_does_not_come_is_doubt(caller: Caller) -> None:
-    timeout = caller.library.Timeout(5.0, read=0.1)
+    timeout = caller.module.Timeout(5.0, read=0.1)
     with far_end(far.stall_after_request) as address:
         error = caller.failure(f"http://{address}/refunds", timeout=timeout)
     assert classify(raised(error, "ReadTimeout")) is None
@@ -265,7 +265,7 @@ def test_an_answer_that_does_not_come_is_doubt(caller: Caller) -> None:
 
 @each_caller
 def test_an_answer_that_breaks_off_is_doubt(caller: Caller) -> None:
-    timeout = caller.library.Timeout(5.0, read=0.1)
+    timeout = caller.module.Timeout(5.0, read=0.1)
     with far_end(far.answer_without(200)) as address:
         error = caller.failure(f"http://{address}/refunds", timeout=timeout)
     assert classify(raised(error, "ReadTimeout")) is None
@@ -293,13 +293,13 @@ def test_an_answer_that_is_not_http_is_doubt(caller: Caller) -> None:
 def test_a_body_that_was_written_by_half_is_doubt(caller: Caller) -> None:
     with far_end(far.reset_after_some_bytes) as address:
         error = caller.failure(f"http://{address}/refunds", content=bytes(MORE_THAN_BUFFERS_HOLD))
-    assert isinstance(error, caller.library.TransportError)
+    assert isinstance(error, caller.module.TransportError)
     assert classify(error) is None
 
 
 @each_caller
 def test_a_body_that_is_not_taken_in_time_is_doubt(caller: Caller) -> None:
-    timeout = caller.library.Timeout(5.0, write=0.1)
+    timeout = caller.module.Timeout(5.0, write=0.1)
     with far_end(far.stall) as address:
         error = caller.failure(
             f"http://{address}/refunds", content=bytes(MORE_THAN_BUFFERS_HOLD), timeout=timeout
@@ -311,7 +311,7 @@ def test_a_body_that_is_not_taken_in_time_is_doubt(caller: Caller) -> None:
 def test_a_kept_connection_that_breaks_while_it_is_used_again_is_doubt(caller: Caller) -> None:
     with far_end(far.answer_then_close_while_written_to) as address:
         error = caller.failure(f"http://{address}/refunds", times=2)
-    assert isinstance(error, caller.library.TransportError)
+    assert isinstance(error, caller.module.TransportError)
     assert classify(error) is None
 
 
@@ -388,10 +388,10 @@ def test_an_address_parsed_outside_of_a_call_may_stand_in_an_answer(library: Any
 
 @each_caller
 def test_an_answered_challenge_does_not_hide_an_earlier_effect(caller: Caller) -> None:
-    class PayThenAsk(caller.library.Auth):  # type: ignore[name-defined, misc]
+    class PayThenAsk(caller.module.Auth):  # type: ignore[name-defined, misc]
         def auth_flow(self, request: Any) -> Iterator[Any]:
             yield request
-            yield caller.library.Request("POST", f"http://{far.closed_port()}/")
+            yield caller.module.Request("POST", f"http://{far.closed_port()}/")
 
     with far_end(far.answer(200)) as address:
         error = caller.failure(f"http://{address}/refunds", auth=PayThenAsk())
@@ -400,7 +400,7 @@ def test_an_answered_challenge_does_not_hide_an_earlier_effect(caller: Caller) -
 
 @each_caller
 def test_a_second_try_in_the_handling_of_a_doubt_is_doubt(caller: Caller) -> None:
-    timeout = caller.library.Timeout(5.0, read=0.1)
+    timeout = caller.module.Timeout(5.0, read=0.1)
     with far_end(far.stall_after_request) as address:
         first = caller.failure(f"http://{address}/refunds", timeout=timeout)
     second = _second_try(caller, first, f"http://{far.closed_port()}/refunds")

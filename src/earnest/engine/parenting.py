@@ -50,11 +50,36 @@ async def submit_child(
 ) -> uuid.UUID:
     """Makes the child, or finds it. Raises `FencedOut`, `StopAsked`, and `CodeChanged` when the
     name was used with another kind or input before."""
-    data = kind.encode_input(input)
-    run_id = ids.child_id(parent.run_id, name)
-    new = NewRun(
+    new = _child(parent, kind, kind.encode_input(input), name, detached=detached)
+
+    async def work(tx: Tx) -> uuid.UUID:
+        locked = await executions.lock(tx, parent.scope_id, [parent.run_id])
+        row = locked.get(parent.run_id)
+        if row is None or not row.owned_by(parent.fence, parent.owner_token):
+            raise FencedOut(f"attempt {parent.fence} no longer owns the parent run")
+        known = await runs.fingerprint(tx, parent.scope_id, new.run_id)
+        if known is not None:
+            if known != new.fingerprint:
+                raise CodeChanged(f"child {name!r} was submitted with another kind or input before")
+            return new.run_id
+        if row.cancel_requested:
+            raise StopAsked("the run was asked to stop; it makes no more children")
+        fails = kind.on_unknown == "fail"
+        await runs.insert(tx, new, runs.Lineage(new.run_id), fails_on_doubt=fails)
+        await executions.renew(tx, row, engine.settings.lease)
+        return new.run_id
+
+    await engine.database.promise("submit", work)
+    engine.bells.ring(WORK)
+    return new.run_id
+
+
+def _child(
+    parent: Claimed, kind: RunKind[Any, Any], data: bytes, name: str, *, detached: bool
+) -> NewRun:
+    return NewRun(
         scope_id=parent.scope_id,
-        run_id=run_id,
+        run_id=ids.child_id(parent.run_id, name),
         kind=kind.name,
         lane=kind.lane,
         principal_id=parent.principal_id,
@@ -68,27 +93,6 @@ async def submit_child(
         detached=detached,
         traceparent=parent.traceparent,
     )
-
-    async def work(tx: Tx) -> uuid.UUID:
-        locked = await executions.lock(tx, parent.scope_id, [parent.run_id])
-        row = locked.get(parent.run_id)
-        if row is None or not row.owned_by(parent.fence, parent.owner_token):
-            raise FencedOut(f"attempt {parent.fence} no longer owns the parent run")
-        known = await runs.fingerprint(tx, parent.scope_id, run_id)
-        if known is not None:
-            if known != new.fingerprint:
-                raise CodeChanged(f"child {name!r} was submitted with another kind or input before")
-            return run_id
-        if row.cancel_requested:
-            raise StopAsked("the run was asked to stop; it makes no more children")
-        fails = kind.on_unknown == "fail"
-        await runs.insert(tx, new, runs.Lineage(run_id), fails_on_doubt=fails)
-        await executions.renew(tx, row, engine.settings.lease)
-        return run_id
-
-    await engine.database.promise("submit", work)
-    engine.bells.ring(WORK)
-    return run_id
 
 
 async def read_children(
