@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import os
 import sys
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
@@ -24,6 +25,7 @@ from earnest.domain.errors import DatabaseUnavailable, HomeUnusable, SettingInva
 from earnest.doors.cli.parts import Told
 from earnest.engine import announcing, binding, operating
 from earnest.engine.app import App
+from earnest.engine.doorbells import Doorbells
 from earnest.engine.engine import Engine
 from earnest.engine.readiness import Readiness, examine
 from earnest.engine.settings import EngineSettings
@@ -35,11 +37,20 @@ from earnest.store.migrate import check, migrate, pending
 log = structlog.get_logger("earnest")
 
 
+def bells_wanted() -> bool:
+    """What `EARNEST_BELLS` says. Raises `SettingInvalid`."""
+    said = os.environ.get("EARNEST_BELLS") or "on"
+    if said not in ("on", "off"):
+        raise SettingInvalid(f"EARNEST_BELLS is {said!r}; set it to on or to off")
+    return said == "on"
+
+
 @dataclass(frozen=True)
 class Config:
     """What a process is told: where its facts are and what it can do. Without `database_url` an
     embedded PostgreSQL under `home` is used. `makes`: a missing database is made and an older
-    schema brought up to date; without it both are refused."""
+    schema brought up to date; without it both are refused. Without `bells` processes do not notify
+    each other (behind a pooler they cannot): each looks from time to time."""
 
     home: Path = field(default_factory=default_home)
     database_url: str | None = None
@@ -47,6 +58,7 @@ class Config:
     settings: EngineSettings = field(default_factory=EngineSettings)
     makes: bool = True
     patience: float = 30.0
+    bells: bool = field(default_factory=bells_wanted)
 
 
 class Assembly:
@@ -210,6 +222,7 @@ def load_app(path: str) -> App:
 
 def _make_engine(database: Database, config: Config) -> Engine:
     engine = Engine(database, settings=config.settings)
+    engine.bells = Doorbells(database, across=config.bells)
     for app in config.apps:
         for kind in app.kinds.values():
             engine.kinds.add(kind)

@@ -37,10 +37,12 @@ Moved = frozenset[uuid.UUID] | None
 
 
 class Doorbells:
-    """The bells of one process. Without `start` it serves this process alone, by itself."""
+    """The bells of one process. Without `start` it serves this process alone, by itself; so it
+    does always if it is not to ring `across` processes, which then look from time to time."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, *, across: bool = True) -> None:
         self._database = database
+        self._across = across
         self._waiters: defaultdict[str, set[asyncio.Event]] = defaultdict(set)
         self._watchers: list[Callable[[Moved], None]] = []
         self._outgoing: set[str] = set()
@@ -84,6 +86,8 @@ class Doorbells:
 
     async def start(self) -> None:
         """Begins to send to and to listen for other processes."""
+        if not self._across:
+            return
         self._tasks = [asyncio.create_task(self._send()), asyncio.create_task(self._listen())]
 
     async def stop(self) -> None:

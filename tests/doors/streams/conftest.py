@@ -67,7 +67,7 @@ async def make_stage(
         async def make(on: Engine | None = None, **changed: Any) -> Stage:
             settings = StreamSettings(**changed)
             return await stack.enter_async_context(
-                serving_streams(on or engine, scripts, tokens, settings)
+                serving_streams(on or engine, engine, scripts, tokens, settings)
             )
 
         yield make

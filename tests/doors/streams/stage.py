@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -29,6 +29,15 @@ from tests.doors.streams.reading import Stream, connect
 
 FIRST = 2
 """How many events a scripted run has when it begins to work."""
+
+
+async def until(holds: Callable[[], bool], seconds: float = 10) -> None:
+    """For what a server notices by itself, and tells nobody."""
+    async with asyncio.timeout(seconds):
+        while True:
+            if holds():
+                return
+            await asyncio.sleep(0.01)
 
 
 @dataclass
@@ -95,8 +104,9 @@ class ScriptedRun:
                 seq,
             )
 
-    async def started(self) -> None:
-        await self._until(lambda event: event.seq == FIRST)
+    async def reaches(self, seq: int) -> None:
+        """Returns when the run has so many events."""
+        await self._until(lambda event: event.seq >= seq)
 
     async def _until(self, holds: Any) -> None:
         """Looks at the table itself, whatever bells and hubs do."""
@@ -109,11 +119,13 @@ class ScriptedRun:
                 if any(holds(event) for event in found):
                     return
                 after = found[-1].seq if found else after
-                await asyncio.sleep(0.005)
+                if not found:
+                    await asyncio.sleep(0.005)
 
 
 class Stage:
-    """One server of one engine, with people who have tokens."""
+    """A server, people who have tokens, and the engine whose worker runs the scripts: the server's
+    own, or another one of the same database."""
 
     def __init__(
         self, engine: Engine, scripts: Scripts, tokens: dict[str, str], serving: Serving, app: Any
@@ -131,7 +143,7 @@ class Stage:
         lines = self._scripts.lines[name] = asyncio.Queue()
         made = await submitting.submit(self.engine, *who, Request("stage.scripted", name))
         run = ScriptedRun(self.engine, made.run.run_id, who[0], lines)
-        await run.started()
+        await run.reaches(FIRST)
         await run.append(events - FIRST)
         return run
 
@@ -168,18 +180,19 @@ class Stage:
 
 @asynccontextmanager
 async def serving_streams(
-    engine: Engine,
+    served: Engine,
+    working: Engine,
     scripts: Scripts,
     tokens: dict[str, str],
-    settings: StreamSettings | None = None,
+    settings: StreamSettings,
 ) -> AsyncIterator[Stage]:
     """A server of the API on a free port; stopped at the end."""
-    doorkeeper = Doorkeeper(engine, 0.05)
-    app = build_api(engine, ready=lambda: Readiness(True), doorkeeper=doorkeeper, streams=settings)
+    doorkeeper = Doorkeeper(served, 0.05)
+    app = build_api(served, ready=lambda: Readiness(True), doorkeeper=doorkeeper, streams=settings)
     serving = Serving(app, listen("127.0.0.1", 0))
     running = asyncio.create_task(serving.run())
     await serving.started.wait()
-    stage = Stage(engine, scripts, tokens, serving, app)
+    stage = Stage(working, scripts, tokens, serving, app)
     try:
         yield stage
     finally:

@@ -42,6 +42,10 @@ class Connection:
         self._transport.abort()
         return True
 
+    def unsent(self) -> int:
+        """How many bytes wait here for the peer to read."""
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+
     def abort_in(self, seconds: float) -> None:
         """Ends it then if it has not ended by itself."""
         if self._timer is not None:
@@ -79,6 +83,9 @@ class Connections:
 
     def __init__(self) -> None:
         self._open: set[Connection] = set()
+
+    def open_now(self) -> list[Connection]:
+        return list(self._open)
 
     def stop(self) -> None:
         """Tells them all that the server stops."""

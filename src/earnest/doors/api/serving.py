@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import resource
 import socket
 from collections.abc import Callable, Iterator
 
@@ -23,6 +24,7 @@ _BACKLOG = 2048
 _SEND_BUFFER = 64 * 1024
 _UNREAD_AFTER = 20_000  # milliseconds until a peer that acknowledges nothing is given up
 _KEEP_ALIVE = 75  # seconds
+_FILES = 16_384
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -57,12 +59,14 @@ class Serving:
         self.url = address_of(listener)
         self.started = asyncio.Event()
         self._listener = listener
-        connections = Connections()
-        self._server = _Server(_config(app, connections), self.started.set, connections.stop)
+        self.connections = Connections()
+        config = _config(app, self.connections)
+        self._server = _Server(config, self.started.set, self.connections.stop)
 
     async def run(self) -> None:
         """Serves; returns when it was stopped and what was on its way is answered, or cut off
         after `GRACE` seconds. Cancelled, it stops in the same way."""
+        _allow_many_connections()
         serving = asyncio.create_task(self._server.serve([self._listener]))
         try:
             await asyncio.shield(serving)
@@ -93,6 +97,14 @@ async def serve(
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
+
+
+def _allow_many_connections() -> None:
+    """Every connection is an open file, and streams stay; the usual limit is 1,024."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _FILES if hard == resource.RLIM_INFINITY else min(_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 async def _first(running: asyncio.Task[None], started: asyncio.Event) -> None:

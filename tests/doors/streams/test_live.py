@@ -1,0 +1,92 @@
+"""From replay to live: no gap, whoever writes, and whether or not a bell rings."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+
+from earnest.engine.engine import Engine
+from tests.doors.streams.conftest import MakeStage
+from tests.doors.streams.stage import ScriptedRun, Stage
+
+FAR = timedelta(seconds=60)
+
+
+async def _numbers(stage: Stage, run: ScriptedRun, after: int, last: int) -> list[int]:
+    stream = await stage.open(run, after=after)
+    return [item.data["seq"] for item in await stream.messages(last - after, within=30)]
+
+
+async def test_a_thousand_events_while_readers_come_leave_no_gap(stage: Stage) -> None:
+    """P9."""
+    run = await stage.run()
+    speaking = asyncio.create_task(run.append(1000))
+    readers = []
+    for number in range(20):
+        await run.reaches(number * 45)
+        after = number * 30
+        readers.append((after, asyncio.create_task(_numbers(stage, run, after, 1002))))
+    await speaking
+    for after, reading in readers:
+        assert await reading == list(range(after + 1, 1003))
+
+
+async def test_readers_of_one_run_share_one_look_at_the_table(
+    stage: Stage, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = await stage.run()
+    streams = [await stage.open(run) for _ in range(20)]
+    for stream in streams:
+        await stream.messages(2)
+    looks: list[int] = []
+    fetch = engine.database.fetch
+
+    async def noted(statement: str, *arguments: object) -> object:
+        looks.append(statement == "visible_events")
+        return await fetch(statement, *arguments)
+
+    monkeypatch.setattr(engine.database, "fetch", noted)
+    await run.append(5)
+    for stream in streams:
+        await stream.messages(5)
+    assert looks
+    assert not any(looks), "what is new was read once, for all"
+
+
+# ---- bells -------------------------------------------------------------------------------------
+
+
+async def test_what_is_written_elsewhere_is_heard_at_once(
+    make_stage: MakeStage, make_engine: Callable[..., Engine]
+) -> None:
+    """Another process of the same database, known by its bell alone."""
+    elsewhere = make_engine()
+    await elsewhere.bells.start()
+    stage = await make_stage(elsewhere, poll=FAR)
+    run = await stage.run()
+    stream = await stage.open(run)
+    await stream.messages(2)
+    for _ in range(5):
+        # The first rings may come before the other process listens.
+        await run.append()
+    assert (await stream.messages(5, within=5))[-1].data["seq"] == 7
+
+
+async def test_without_any_bell_it_is_found_a_little_later(
+    make_stage: MakeStage, make_engine: Callable[..., Engine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P9, P17: nothing relies on a bell."""
+    deaf = make_engine()
+    monkeypatch.setattr(deaf.bells, "watch_moves", lambda _: lambda: None)
+    stage = await make_stage(deaf)
+    run = await stage.run()
+    stream = await stage.open(run)
+    await stream.messages(2)
+    begun = time.monotonic()
+    await run.append(3)
+    assert [item.data["seq"] for item in await stream.messages(3)] == [3, 4, 5]
+    assert time.monotonic() - begun < 1.5
