@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, TypeAdapter
 
 from earnest import App, Context
 from earnest.domain.errors import ResultInvalid
@@ -153,3 +153,20 @@ async def test_every_other_result_comes_back_as_it_was(
 
     run = await make_bench(work(handler)).done("work")
     assert (run.status, run.output) == ("succeeded", value)
+
+
+async def test_what_does_not_fit_is_told_without_its_values(
+    make_bench: MakeBench, clock: ManualClock
+) -> None:
+    """P21: pydantic's own words quote the value, which may be a secret."""
+    app = App("secrets")
+
+    @app.run("reads", max_attempts=1)
+    async def reads(ctx: Context, value: int) -> int:
+        return TypeAdapter(int).validate_python("hunter2")
+
+    bench = make_bench(app)
+    run = await bench.done("reads", 1)
+    assert run.error is not None
+    assert run.error["detail"].startswith("ValidationError: the whole: Input should be")
+    assert "hunter2" not in str(run.error) + str(await bench.events(run.run_id))

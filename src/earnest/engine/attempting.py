@@ -34,7 +34,7 @@ from earnest.domain.errors import (
     ResultInvalid,
     SignalTimedOut,
 )
-from earnest.domain.kept_error import kept_error
+from earnest.domain.kept_error import kept_error, kept_text
 from earnest.domain.run import Wait
 from earnest.engine.context import Context, Parked
 from earnest.engine.engine import Engine
@@ -45,7 +45,7 @@ from earnest.engine.plain import PlainContext
 from earnest.engine.remembering import Rememberer
 from earnest.engine.settling import Ending, Settled, Settler, Wish
 from earnest.engine.threads import in_thread
-from earnest.engine.typed_json import encode_typed
+from earnest.engine.typed_json import encode_typed, misfit
 from earnest.engine.unchecked import judge_misfit
 from earnest.store.executions import Claimed
 
@@ -202,6 +202,7 @@ class Attempting:
                 return Ending(Wish.BLOCK, error=kept_error(error))
         shown = kept_error(error)
         if not isinstance(error, EarnestError):
+            shown["detail"] = kept_text(f"{type(error).__name__}: {misfit(error)}")
             log.warning("handler.failed", error=shown["detail"], **self._ids(), exc_info=error)
         wish = Wish.FAIL if isinstance(error, FOR_GOOD) else Wish.RETRY
         return Ending(wish, error=shown, retry=kind.retry)
@@ -228,7 +229,7 @@ def _success(kind: RunKind[Any, Any], value: Any, most: int) -> Ending:
         if len(output) > most:
             raise canonical.NotJson(f"it has {len(output)} bytes; at most {most} are kept")
     except (canonical.NotJson, ValueError, TypeError) as error:
-        invalid = ResultInvalid(f"the result of {kind.name} cannot be stored: {error}")
+        invalid = ResultInvalid(f"the result of {kind.name} cannot be stored: {misfit(error)}")
         return Ending(Wish.FAIL, error=kept_error(invalid))
     return Ending(Wish.SUCCEED, output=output)
 

@@ -41,7 +41,7 @@ from earnest.engine.leasing import HeldLease
 from earnest.engine.names import Names
 from earnest.engine.remembering import Memory, Rememberer, digest_of
 from earnest.engine.threads import in_thread
-from earnest.engine.typed_json import encode_typed
+from earnest.engine.typed_json import encode_typed, misfit
 from earnest.store.executions import Claimed
 
 T = TypeVar("T")
@@ -386,7 +386,9 @@ def _encode_result(adapter: TypeAdapter[Any], value: Any, name: str, most: int) 
     try:
         data = encode_typed(adapter, value, warnings="error")
     except (canonical.NotJson, ValueError) as error:
-        raise ResultInvalid(f"the result of step {name!r} cannot be stored: {error}") from error
+        raise ResultInvalid(
+            f"the result of step {name!r} cannot be stored: {misfit(error)}"
+        ) from error
     if len(data) > most:
         raise ResultInvalid(
             f"the result of step {name!r} has {len(data)} bytes; at most {most} are kept: store "
@@ -400,7 +402,7 @@ def _read_result(adapter: TypeAdapter[Any], value: Any, name: str) -> Any:
         return adapter.validate_python(value)
     except ValidationError as error:
         raise CodeChanged(
-            f"the remembered result of step {name!r} no longer fits its type: {error}"
+            f"the remembered result of step {name!r} no longer fits its type: {misfit(error)}"
         ) from error
 
 

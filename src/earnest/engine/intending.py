@@ -26,7 +26,7 @@ from earnest.engine import moving, recording
 from earnest.engine.effects import Effect
 from earnest.engine.engine import Engine
 from earnest.engine.leasing import HeldLease, boot_seconds
-from earnest.engine.typed_json import encode_typed
+from earnest.engine.typed_json import encode_typed, misfit
 from earnest.store import executions, operations
 from earnest.store.database import Tx, UniqueViolation
 from earnest.store.executions import Execution
@@ -87,7 +87,7 @@ def make_intent(
         checked = effect.request_type.validate_python(request)
         data = encode_typed(effect.request_type, checked)
     except (ValueError, canonical.NotJson) as error:
-        raise InvalidRequest(f"the request does not fit {effect.kind}: {error}") from error
+        raise InvalidRequest(f"the request does not fit {effect.kind}: {misfit(error)}") from error
     return Intent(
         scope_id, operation_id, principal_id, name, effect, checked, data, canonical.digest(data),
         resource_key, lease,

@@ -18,7 +18,7 @@ from pydantic import PydanticUserError, TypeAdapter, ValidationError
 from earnest.domain import canonical
 from earnest.domain.errors import InvalidRequest, SettingInvalid, UnknownKind
 from earnest.domain.run import RetryPolicy
-from earnest.engine.typed_json import encode_typed
+from earnest.engine.typed_json import encode_typed, misfit
 
 InputT = TypeVar("InputT")
 OutputT = TypeVar("OutputT")
@@ -59,7 +59,7 @@ class RunKind(Generic[InputT, OutputT]):
 
     def _misfit(self, error: ValidationError) -> InvalidRequest:
         return InvalidRequest(
-            f"the input does not fit {self.name}: {_places(error)}",
+            f"the input does not fit {self.name}: {misfit(error)}",
             fields={"errors": _errors(error)},
         )
 
@@ -121,14 +121,6 @@ def make_kind(name: str, handler: Callable[..., Any], **terms: Any) -> RunKind[A
         raise SettingInvalid(f"the types of {name}'s handler cannot be JSON: {why}") from error
     is_async = inspect.iscoroutinefunction(handler)
     return RunKind(name, handler, input_type, output_type, is_async, **terms)
-
-
-def _places(error: ValidationError) -> str:
-    shown = [
-        f"{'/'.join(map(str, item['loc'])) or 'the whole'}: {item['msg']}"
-        for item in error.errors(include_url=False, include_input=False)
-    ]
-    return "; ".join(shown[:5]) + (f"; and {len(shown) - 5} more" if len(shown) > 5 else "")
 
 
 def _errors(error: ValidationError) -> list[dict[str, str]]:

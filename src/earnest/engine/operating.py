@@ -42,7 +42,7 @@ from earnest.engine.engine import Engine
 from earnest.engine.instances import has_ended
 from earnest.engine.intending import Intent
 from earnest.engine.leasing import boot_seconds
-from earnest.engine.typed_json import encode_typed
+from earnest.engine.typed_json import encode_typed, misfit
 from earnest.store import operations
 
 
@@ -210,7 +210,7 @@ async def _call_failed(
     known = error if isinstance(error, (Refused, NotSent)) else http_failures.classify(error)
     if known is not None and first:
         return await _release(engine, intent, proof, known)
-    why = kept_text(f"{type(error).__name__}: {error}")
+    why = kept_text(f"{type(error).__name__}: {misfit(error)}")
     doubted = await recording.doubt(engine, intent.scope_id, intent.operation_id, proof, why)
     if not isinstance(error, Exception):
         raise error
@@ -232,7 +232,7 @@ async def _store(engine: Engine, intent: Intent, proof: recording.Proof, receipt
     try:
         data, reference = encode_receipt(intent.effect, receipt)
     except Exception as error:
-        why = kept_text(f"the answer is not a receipt: {error}")
+        why = kept_text(f"the answer is not a receipt: {misfit(error)}")
         return await recording.doubt(engine, intent.scope_id, intent.operation_id, proof, why)
     try:
         return await recording.confirm(

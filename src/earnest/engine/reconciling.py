@@ -17,7 +17,6 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import structlog
-from pydantic import ValidationError
 
 from earnest.domain import canonical, ids
 from earnest.domain.errors import (
@@ -44,7 +43,7 @@ from earnest.engine.engine import Engine
 from earnest.engine.instances import has_ended
 from earnest.engine.recording import Proof
 from earnest.engine.submitting import storable
-from earnest.engine.typed_json import encode_typed
+from earnest.engine.typed_json import encode_typed, misfit
 from earnest.store import operations, runs
 from earnest.store.database import Tx
 
@@ -290,8 +289,10 @@ def _receipt_of(engine: Engine, operation: Operation, verdict: Verdict) -> tuple
         raise Conflict(f"the effect {operation.kind} is not known here; resolve it where it is")
     try:
         return operating.encode_receipt(effect, verdict.receipt)
-    except (ValidationError, ValueError) as error:
-        raise InvalidRequest(f"the receipt does not fit {operation.kind}: {error}") from error
+    except ValueError as error:
+        raise InvalidRequest(
+            f"the receipt does not fit {operation.kind}: {misfit(error)}"
+        ) from error
 
 
 def _already(engine: Engine, operation: Operation, verdict: Verdict) -> Operation:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
 from earnest.domain import canonical
 
@@ -19,3 +19,15 @@ def encode_typed(
         # Where a type is open, pydantic writes null for a number that is not finite.
         canonical.refuse_unstorable(declared.dump_python(value, warnings="none"))
     return data
+
+
+def misfit(error: BaseException) -> str:
+    """What does not fit and where, without the values: they may be secrets (P21). Errors that are
+    not pydantic's say what they say."""
+    if not isinstance(error, ValidationError):
+        return str(error)
+    shown = [
+        f"{'/'.join(map(str, item['loc'])) or 'the whole'}: {item['msg']}"
+        for item in error.errors(include_url=False, include_input=False, include_context=False)
+    ]
+    return "; ".join(shown[:5]) + (f"; and {len(shown) - 5} more" if len(shown) > 5 else "")
