@@ -35,9 +35,7 @@ def test_the_moves_of_a_run_in_the_docs_are_those_of_the_code() -> None:
 
 def test_the_moves_of_an_operation_in_the_docs_are_those_of_the_code() -> None:
     told = {name: tuple(cells) for name, cells in rows("Operations").items()}
-    meant = {
-        move.name: (set(move.sources), set(move.targets)) for move in operation.MOVES.values()
-    }
+    meant = {move.name: (set(move.sources), set(move.targets)) for move in operation.MOVES.values()}
     assert told == meant
 
 
