@@ -69,6 +69,7 @@ def _crashes(folder: Path, seeds: int = len(matrix.SEEDS)) -> tuple[Figure, bool
         "crashes": points.total(),
         "points": len(points),
         "fewest_crashes_at_a_point": min(points.values()),
+        "missed": sum(bool(found.missed) for found in outcomes),
         "seeds": seeds,
         "double_effects": faults["doubled"],
         "lost_runs": faults["lost"],
@@ -76,7 +77,11 @@ def _crashes(folder: Path, seeds: int = len(matrix.SEEDS)) -> tuple[Figure, bool
         "broken_tables": faults["broken"],
         "minutes": round((time.monotonic() - started) / 60, 1),
     }
-    return figure, not any(faults.values()) and len(points) == len(matrix.POINTS)
+    for found in outcomes:
+        for line in found.faults():
+            _say(f"{found.case}: {line}")
+    kept = not any(found.faults() for found in outcomes) and len(points) == len(matrix.POINTS)
+    return figure, kept
 
 
 async def _side_by_side(

@@ -31,6 +31,7 @@ NEVER = frozenset({("look_up", "opaque")})
 MOST_PASSINGS = {
     "cancel": 3, "retry": 2, "signal": 2, "resolve": 2, "expire": 2, "doubt": 2, "release": 2,
     "reap": 2, "look_up": 2, "renew": 3, "wake": 2, "record": 4, "submit": 2,
+    "emit": 2, "step": 4,
 }  # fmt: skip
 OFTEN = 5
 
@@ -70,11 +71,16 @@ class Case:
 
 @dataclass(frozen=True)
 class Outcome:
-    """`crashes` are the real deaths at named points, the case's own and those around it."""
+    """`crashes` are the real deaths at named points, the case's own and those around it. `missed`
+    names the case's own point when nobody died there; then the case shows nothing."""
 
     case: Case
     crashes: tuple[str, ...]
+    missed: str
     verdict: Verdict
+
+    def faults(self) -> list[str]:
+        return [*([f"nobody died at {self.missed}"] if self.missed else []), *self.verdict.all()]
 
 
 def every_case(seeds: range) -> Iterator[Case]:
@@ -92,7 +98,7 @@ def cases_of(name: str, side: str, seeds: range) -> Iterator[Case]:
 
 
 async def play(case: Case, stage: Stage) -> Outcome:
-    """Plays the case to its end. Raises `AssertionError` when nobody died at its point."""
+    """Plays the case to its end. Raises `TimeoutError` when it comes to none."""
     crash, scope, random_ = case.crash(), new_scope(), seeded(case)
     known_host, dead_after = DEATHS[case.seed % len(DEATHS)]
     plan = make_plan(case.bank, scope, random_)
@@ -108,8 +114,8 @@ async def play(case: Case, stage: Stage) -> Outcome:
     )  # fmt: skip
     await played.run()
     reached = tuple(str(child.crash) for child in played.died if child.crashed())
-    assert str(crash) in reached, f"{case}: nobody died at {crash}, only at {reached}"
-    return Outcome(case, reached, await judge(played))
+    missed = "" if str(crash) in reached else str(crash)
+    return Outcome(case, reached, missed, await judge(played))
 
 
 def _second(random_: random.Random) -> Crash:
