@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -51,6 +52,41 @@ async def test_a_plain_handler_has_every_verb(make_bench: MakeBench, clock: Manu
     run = await bench.find(run_id)
     assert run.output == [2, "receipt", 10, "now", {"order": "17"}, False]
     assert (calls, len(provider.done)) == ([1], 1)
+
+
+def test_a_plain_handler_lacks_no_verb_and_no_fact_of_the_other_context() -> None:
+    """P5: one set of verbs, with and without `await`."""
+    of_the_engine = {"engine", "claimed", "lease", "rememberer", "close", "finish_calls"}
+    public = {name for name in vars(Context) if not name.startswith("_")} - of_the_engine
+    assert public <= set(dir(PlainContext))
+    for name in public:
+        verb = getattr(Context, name)
+        if inspect.isfunction(verb):
+            own = inspect.signature(getattr(PlainContext, name))
+            assert list(own.parameters) == list(inspect.signature(verb).parameters), name
+
+
+async def test_threads_with_keys_find_their_own_results(
+    make_bench: MakeBench, clock: ManualClock
+) -> None:
+    """P5."""
+    calls: list[str] = []
+
+    def part(name: str) -> str:
+        calls.append(name)
+        return name * 2
+
+    def handler(ctx: PlainContext) -> list[str]:
+        order = ("a", "b") if ctx.attempt == 1 else ("b", "a")
+        with ThreadPoolExecutor() as pool:
+            found = pool.map(lambda key: ctx.keyed_step("part", key, part, key), order)
+        fails_once(ctx)
+        return [*found, str(ctx.submitted_context)]
+
+    bench = make_bench(plain_work(handler))
+    run = await bench.done("work", context={"by": "mail"})
+    assert run.output == ["bb", "aa", "{'by': 'mail'}"]
+    assert sorted(calls) == ["a", "b"]
 
 
 async def test_a_plain_handler_runs_beside_the_event_loop(

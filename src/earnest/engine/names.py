@@ -46,7 +46,7 @@ class Names:
         if any(other is not branch and _goes_on(other) for other in uses.branches):
             raise NameNeeded(
                 f"{name!r} is asked for in parallel branches; their order may change between "
-                "attempts: give each an explicit key="
+                "attempts: give each an explicit key= (steps: keyed_step)"
             )
         uses.branches.add(branch)
         uses.count += 1

@@ -47,6 +47,10 @@ class PlainContext:
         return self._context.labels
 
     @property
+    def submitted_context(self) -> dict[str, Any]:
+        return self._context.submitted_context
+
+    @property
     def cancelled(self) -> bool:
         """Whether the run was asked to stop. A thread cannot be ended from outside: look at this
         between pieces of work, or use any other verb, which raises then."""
@@ -54,6 +58,11 @@ class PlainContext:
 
     def step(self, name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         return self._wait(self._context.step(name, function, *args, **kwargs))
+
+    def keyed_step(
+        self, name: str, key: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any
+    ) -> Any:
+        return self._wait(self._context.keyed_step(name, key, function, *args, **kwargs))
 
     def emit(self, type: str, payload: dict[str, Any], *, key: str | None = None) -> None:
         self._wait(self._context.emit(type, payload, key=key))
