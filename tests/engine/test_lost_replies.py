@@ -16,8 +16,10 @@ import asyncpg
 import pytest
 
 from earnest import App, Context
-from earnest.engine import submitting
+from earnest.engine import reaping, submitting
+from earnest.engine.engine import Engine
 from earnest.engine.settling import Settled, Wish
+from earnest.store.database import Database
 from earnest.testing.clock import ManualClock
 from tests.engine.bench import MEMBER, SCOPE, Bench
 from tests.engine.conftest import MakeBench
@@ -341,3 +343,37 @@ async def test_many_submits_in_one_commit_whose_reply_was_lost_are_there_once(
     run_ids = await submitting.submit_many(bench.engine, SCOPE, MEMBER, "work", [1, 2, 3])
     assert len(set(run_ids)) == 3
     assert await bench.value("SELECT count(*) FROM run") == 3
+
+
+async def test_what_was_doubted_while_the_reply_of_its_begin_was_lost_is_not_sent(
+    make_bench: MakeBench, clock: ManualClock, at_points: AtPoints
+) -> None:
+    """P2: the process was cut off, others took its run over, and a person may have settled it."""
+    provider = Provider()
+    bench = make_bench(shop(provider))
+    run_id = await bench.submit("buy", {"by": "hold"})
+    cut = Cut(bench.engine.database.url, "begin.after")
+
+    async def take_over() -> None:
+        async with Database(bench.engine.database.url) as database:
+            other = Engine(database)
+            dead = [bench.engine.instance.instance_id]
+            key = (SCOPE, run_id)
+            await database.promise("reap", lambda tx: reaping.lose(other, tx, key, dead))
+
+    def cut_off(point: str) -> None:
+        if point in cut.left:
+            thread = threading.Thread(target=lambda: asyncio.run(take_over()))
+            thread.start()
+            thread.join(20)
+        cut(point)
+
+    at_points(cut_off)
+    await bench.drain()
+    assert not cut.left
+    assert provider.calls == []
+    assert await bench.status(run_id) == "unknown"
+    operation = await bench.operation(run_id)
+    assert (operation.state, await bench.moves(operation)) == (
+        "unknown", ["reserve", "begin", "doubt"],
+    )  # fmt: skip

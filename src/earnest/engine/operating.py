@@ -180,7 +180,9 @@ async def _send(engine: Engine, intent: Intent, operation: Operation) -> Operati
     a call that is on its way is never abandoned without a word."""
     token = ids.new_token()
     begun = await intending.begin(engine, intent, operation, token)
-    if begun is None or begun.send_token != token:
+    # It is sent only as long as nobody doubts it: while a lost reply was looked for, the reaper may
+    # have taken the run over, and a person may have settled what was not sent yet.
+    if begun is None or begun.send_token != token or begun.state is not OperationState.SUBMITTING:
         found = await operations.find(engine.database, intent.scope_id, intent.operation_id)
         assert found is not None, "reserved before"
         if begun is None:
