@@ -201,11 +201,20 @@ class Model(BothSides):
         kind=kinds,
         input=inputs,
         detached=st.booleans(),
+        waits=st.sampled_from([False, True, True]),
         loss=losses,
     )
     def submit_child(
-        self, number: int, name: str, kind: str, input: str, detached: bool, loss: int | None
+        self,
+        number: int,
+        name: str,
+        kind: str,
+        input: str,
+        detached: bool,
+        waits: bool,
+        loss: int | None,
     ) -> None:
+        """A run makes another one, and mostly waits for all that it made."""
         hand = self.hand_of(number)
         engine, child_id = hand.worker.engine, ids.child_id(hand.run_id, name)
         verb = parenting.submit_child(
@@ -217,6 +226,9 @@ class Model(BothSides):
 
         real, expected = self.both(verb, model, loss)
         assert real == expected
+        if waits:
+            self.agrees()
+            self._park(hand, self._children_of(hand), None)
 
     # ---- claiming and holding --------------------------------------------------------------
 
@@ -308,8 +320,14 @@ class Model(BothSides):
             case "signal or time":
                 wait = Waiting("signal", until=until, name="go", number=signal)
             case _:
-                children = tuple(child.run_id for child in hand.owner.run.children)
-                wait = Waiting("children", run_ids=children)
+                wait = self._children_of(hand)
+        self._park(hand, wait, loss)
+
+    def _children_of(self, hand: Hand) -> Waiting:
+        children = hand.owner.run.children
+        return Waiting("children", run_ids=tuple(child.run_id for child in children))
+
+    def _park(self, hand: Hand, wait: Waiting, loss: int | None) -> None:
         waits = (Wait(wait.kind, wait.name, wait.number, wait.until, wait.run_ids),)
         self._settle(hand, Ending(Wish.PARK, waits=waits), "park", (wait,), loss)
 
