@@ -403,6 +403,32 @@ async def test_a_changed_request_does_not_get_the_receipt_of_the_first_one(
     assert len(provider.calls) == 1
 
 
+@pytest.mark.parametrize("sent_before", [True, False])
+async def test_another_effect_under_the_same_name_sends_nothing_and_gets_no_receipt(
+    make_bench: MakeBench, clock: ManualClock, sent_before: bool
+) -> None:
+    """P2: the intent is of its effect too, although the request is the same."""
+    provider = Provider()
+    app = shop(provider)
+
+    @app.run("changes", retry_first="1m")
+    async def changes(ctx: Context, value: int) -> Any:
+        kind = "test.hold" if ctx.attempt == 1 else "test.passing"
+        receipt = await ctx.operation("pay", app.effects[kind], Order(number=1))
+        fails_once(ctx)
+        return receipt
+
+    bench = make_bench(app)
+    if not sent_before:
+        provider.is_not_reached()
+    run_id = (await bench.done("changes", 1)).run_id
+    await clock.advance(minutes=1)
+    await bench.drain()
+    run = await bench.find(run_id)
+    assert (run.error or {})["code"] == "code_changed"
+    assert len(provider.calls) == 1
+
+
 async def test_what_was_done_is_found_done_by_every_later_attempt(
     make_bench: MakeBench, clock: ManualClock
 ) -> None:

@@ -182,7 +182,7 @@ class Context:
         """
         intent = self._intent(self._name("operation", name, key), effect, request, resource_key)
         known = await self._known_operation(intent)
-        if known is not None and known.digest == intent.digest and known.receipt is not None:
+        if known is not None and intent.is_of(known) and known.receipt is not None:
             return cast(ReceiptT, intent.effect.receipt_type.validate_python(known.receipt))
         self._check_open()
         return cast(

@@ -63,6 +63,10 @@ class Intent:
     def fence(self) -> int:
         return 0 if self.lease is None else self.lease.fence
 
+    def is_of(self, operation: Operation) -> bool:
+        """Whether the operation that stands under the id is the one that is meant."""
+        return operation.kind == self.effect.kind and operation.digest == self.digest
+
     def may_act(self) -> bool:
         """Whether the caller may still believe that it owns the run; asked before sending."""
         return self.lease is None or self.lease.valid()
@@ -104,10 +108,10 @@ async def reserve(engine: Engine, intent: Intent) -> Operation:
             if row is not None and row.cancel_requested:
                 raise StopAsked("the run was asked to stop; nothing new is begun")
             found = await _write_intent(tx, intent)
-        if found.digest != intent.digest:
+        if not intent.is_of(found):
             raise CodeChanged(
-                f"operation {intent.name!r} was asked for with another request before; nothing was "
-                "sent: bring the old code back, or submit a new run",
+                f"operation {intent.name!r} was asked for with another request before, or by "
+                "another effect; nothing was sent: bring the old code back, or submit a new run",
                 fields={"operation_id": ids.show("op", found.operation_id)},
             )
         return found
