@@ -296,6 +296,27 @@ async def test_a_verdict_outruns_a_question_that_is_under_way(
     assert settled.resolution["by"] == "member"
 
 
+async def test_a_question_that_breaks_is_logged_and_comes_due_again(
+    make_bench: MakeBench, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P3: whatever broke, the loop that asks goes on."""
+    provider = Provider()
+    bench = make_bench(shop(provider))
+    run = await in_doubt(bench, provider, "lookup", does=True)
+    await clock.advance(seconds=1)
+
+    async def breaks(*_: object) -> None:
+        raise KeyError("a mistake of ours")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(reconciling, "look_up", breaks)
+        await bench.drain()
+    assert await bench.status(run.run_id) == "unknown"
+    await clock.advance(seconds=30)
+    await bench.drain()
+    assert await bench.status(run.run_id) == "succeeded"
+
+
 # ---- who asks ----------------------------------------------------------------------------------
 
 

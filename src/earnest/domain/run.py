@@ -93,6 +93,9 @@ class CancelOutcome(StrEnum):
     TOO_LATE = "too_late"
 
 
+_GROWS_AT_MOST = 60  # times; far beyond any pause, and no number overflows
+
+
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
     """When a failed attempt is tried again: exponential backoff with full jitter above a floor."""
@@ -105,8 +108,9 @@ class RetryPolicy:
     def delay(self, failures: int, random: float) -> timedelta:
         """The wait after the `failures`-th counted failure; `random` in [0, 1) spreads it over
         the upper half of the window, so that a crowd of failures does not come back as one."""
-        window = min(self.first * self.factor ** max(0, failures - 1), self.longest)
-        return window * (0.5 + 0.5 * random)
+        growth = self.factor ** min(max(0, failures - 1), _GROWS_AT_MOST)
+        window = min(self.first.total_seconds() * growth, self.longest.total_seconds())
+        return timedelta(seconds=window * (0.5 + 0.5 * random))
 
 
 @dataclass(frozen=True, slots=True)

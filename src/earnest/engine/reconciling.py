@@ -19,16 +19,16 @@ from typing import Any
 import structlog
 
 from earnest.domain import canonical, ids
+from earnest.domain.canonical import storable
 from earnest.domain.errors import (
     Conflict,
-    EarnestError,
     Inconclusive,
     InvalidRequest,
     NotFound,
     PreconditionRequired,
     StaleVersion,
 )
-from earnest.domain.kept_error import kept_text
+from earnest.domain.kept_error import kept_error, kept_text
 from earnest.domain.operation import (
     LookupAnswer,
     Operation,
@@ -42,7 +42,6 @@ from earnest.engine.effects import Effect, as_call
 from earnest.engine.engine import Engine
 from earnest.engine.instances import has_ended
 from earnest.engine.recording import Proof
-from earnest.engine.submitting import storable
 from earnest.engine.typed_json import encode_typed, misfit
 from earnest.store import operations, runs
 from earnest.store.database import Tx
@@ -74,9 +73,9 @@ async def ask(engine: Engine, scope_id: str, operation_id: uuid.UUID) -> None:
     """As `look_up`, for a loop: what cannot be asked now is logged and comes due again."""
     try:
         await look_up(engine, scope_id, operation_id)
-    except EarnestError as error:
+    except Exception as error:
         shown = ids.show("op", operation_id)
-        log.warning("look_up.failed", operation_id=shown, code=error.code, detail=error.detail)
+        log.warning("look_up.failed", operation_id=shown, **kept_error(error))
 
 
 async def look_up(engine: Engine, scope_id: str, operation_id: uuid.UUID) -> Operation:
@@ -192,9 +191,8 @@ async def _send_again(engine: Engine, operation: Operation, effect: Effect[Any, 
             engine.settings.longest_question_wait,
         )  # fmt: skip
         return
-    request = effect.request_type.validate_python(operation.request)
-    data = encode_typed(effect.request_type, request)
-    if canonical.digest(data) != operation.digest:
+    request = _as_it_was_sent(operation, effect)
+    if request is None:
         await recording.note_answer(
             engine, operation, LookupAnswer.INCONCLUSIVE,
             "this code would send other bytes than were stored; nothing was sent",
@@ -206,6 +204,16 @@ async def _send_again(engine: Engine, operation: Operation, effect: Effect[Any, 
         detail = "sent again, and still no answer"
         wait = _wait(engine, operation)
         await recording.note_answer(engine, after, LookupAnswer.INCONCLUSIVE, detail, wait)
+
+
+def _as_it_was_sent(operation: Operation, effect: Effect[Any, Any]) -> Any | None:
+    """The stored request as the effect's type; `None` where this code would send other bytes."""
+    try:
+        request = effect.request_type.validate_python(operation.request)
+        data = encode_typed(effect.request_type, request)
+    except ValueError:
+        return None
+    return request if canonical.digest(data) == operation.digest else None
 
 
 async def _may_be_sent(engine: Engine, operation: Operation) -> bool:
