@@ -66,6 +66,15 @@ def test_annotations_that_cannot_be_read_are_refused() -> None:
     assert "the annotations of odd's handler cannot be read" in detail
 
 
+@pytest.mark.parametrize("name", ["", "x" * 101, "a\x00b", "a\nb", "\ud800"])
+def test_a_name_that_cannot_be_kept_is_refused(name: str) -> None:
+    says = "1 to 100 printable characters"
+    assert says in refused(lambda: App("names").run(name))
+    assert says in refused(lambda: App("names").run("good", lane=name))
+    if name:
+        assert "printable characters" in refused(lambda: declare(kind=name, submit=submit))
+
+
 @pytest.mark.parametrize("attempts", [0, -1, 1001])
 def test_attempts_are_bounded(attempts: int) -> None:
     detail = refused(lambda: App("many").run("many", max_attempts=attempts))
@@ -84,6 +93,13 @@ def test_a_duration_that_is_none_is_refused(term: str, span: Any) -> None:
 def test_durations_are_written_as_people_write_them(span: Any) -> None:
     kind = App("times").run("times", timeout=span)(with_input(int))
     assert kind.timeout == timedelta(seconds=90)
+
+
+def test_pauses_between_many_attempts_stay_below_the_longest() -> None:
+    """However many: no number overflows."""
+    retry = App("many").run("many", max_attempts=1000)(with_input(int)).retry
+    for failures in (1, 47, 64, 999, 1000, 30_000):
+        assert timedelta(seconds=1) <= retry.delay(failures, 0.5) <= timedelta(minutes=10)
 
 
 # ---- effects -----------------------------------------------------------------------------------

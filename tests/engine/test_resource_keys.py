@@ -257,6 +257,26 @@ async def test_a_run_that_parks_keeps_what_it_has_reserved(
     assert await bench.moves(await bench.operation(run.run_id)) == ["reserve", "begin", "confirm"]
 
 
+@pytest.mark.parametrize("resource", ["", "x" * 501, "a\x00b", "a\ud800b"])
+async def test_a_resource_key_that_cannot_be_kept_is_refused(
+    make_bench: MakeBench, clock: ManualClock, resource: str
+) -> None:
+    """P15: in one line, and nothing is reserved."""
+    provider = Provider()
+    app = shop(provider)
+
+    @app.run("odd", max_attempts=1)
+    async def odd(ctx: Context, value: int) -> None:
+        await ctx.operation("pay", app.effects["test.hold"], {"number": 1}, resource_key=resource)
+
+    bench = make_bench(app)
+    run = await bench.done("odd", 1)
+    assert run.error == {
+        "code": "invalid_request", "detail": "a resource key has 1 to 500 characters",
+    }  # fmt: skip
+    assert await bench.operations(run.run_id) == []
+
+
 async def test_an_intent_that_is_not_yet_committed_is_waited_for(
     make_bench: MakeBench, clock: ManualClock
 ) -> None:

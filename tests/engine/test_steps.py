@@ -236,7 +236,7 @@ async def test_steps_waits_and_events_have_each_their_own_room_of_names(
     assert (run.error, run.output) == (None, [7, 7])
 
 
-@pytest.mark.parametrize("name", ["", "a" * 201, "a#2", "a\x00b"])
+@pytest.mark.parametrize("name", ["", "a" * 201, "a#2", "a\x00b", "a\ud800b"])
 async def test_a_name_that_cannot_be_kept_is_refused(
     make_bench: MakeBench, clock: ManualClock, name: str
 ) -> None:
@@ -246,6 +246,22 @@ async def test_a_name_that_cannot_be_kept_is_refused(
     async def handler(ctx: Context) -> Any:
         with pytest.raises(InvalidRequest, match="a name has 1 to 200 characters"):
             await ctx.step(name, count)
+        return "told"
+
+    assert (await make_bench(work(handler)).done("work")).output == "told"
+    assert calls == []
+
+
+@pytest.mark.parametrize("key", ["", "a" * 201, "a\x00b", "a\ud800b"])
+async def test_a_key_that_cannot_be_kept_is_refused(
+    make_bench: MakeBench, clock: ManualClock, key: str
+) -> None:
+    """P5."""
+    calls, count = counted()
+
+    async def handler(ctx: Context) -> Any:
+        with pytest.raises(InvalidRequest, match="a key has 1 to 200 characters"):
+            await ctx.keyed_step("part", key, count)
         return "told"
 
     assert (await make_bench(work(handler)).done("work")).output == "told"

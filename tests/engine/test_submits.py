@@ -289,7 +289,10 @@ async def test_an_oversize_input_is_refused_and_told_what_to_do(
     [
         ({"key": ""}, "an idempotency key has 1 to 255"),
         ({"key": "k" * 256}, "an idempotency key has 1 to 255"),
+        ({"key": 17}, "an idempotency key has 1 to 255"),
         ({"key": "a\x00b"}, "cannot be stored"),
+        ({"conversation_id": "x" * 256}, "conversation and traceparent have at most 255"),
+        ({"conversation_id": 17}, "conversation and traceparent have at most 255"),
         ({"conversation_id": "a\x00b"}, "cannot be stored"),
         ({"traceparent": "\ud800"}, "cannot be stored"),
         ({"lane": "express"}, "there is no lane 'express'; there are: default, parcels"),
@@ -299,6 +302,8 @@ async def test_an_oversize_input_is_refused_and_told_what_to_do(
         ({"not_before": datetime(2030, 1, 1)}, "not_before needs a time zone"),  # noqa: DTZ001
         ({"labels": {str(n): "x" for n in range(33)}}, "at most 32 labels"),
         ({"labels": {"a": "x" * 201}}, "of at most 200 characters"),
+        ({"labels": {"a": 17}}, "of at most 200 characters"),
+        ({"labels": {"x" * 201: "a"}}, "of at most 200 characters"),
         ({"labels": {"a": "a\x00b"}}, "labels cannot be stored"),
         ({"context": {"a": object()}}, "context cannot be stored"),
     ],

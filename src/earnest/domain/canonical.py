@@ -40,6 +40,11 @@ def decode(data: bytes | str) -> Any:
         raise NotJson(f"not JSON: {error}") from error
 
 
+def storable(text: str) -> bool:
+    """Whether PostgreSQL can keep this text."""
+    return "\x00" not in text and not any("\ud800" <= letter <= "\udfff" for letter in text)
+
+
 def digest(data: bytes) -> bytes:
     """SHA-256 of canonical bytes."""
     return hashlib.sha256(data).digest()

@@ -13,7 +13,7 @@ from earnest.domain.errors import SettingInvalid
 from earnest.domain.run import RetryPolicy
 from earnest.engine import binding, submitting
 from earnest.engine.effects import Effect
-from earnest.engine.kinds import Kinds, RunKind, make_kind
+from earnest.engine.kinds import Kinds, RunKind, check_name, make_kind
 
 InputT = TypeVar("InputT")
 OutputT = TypeVar("OutputT")
@@ -55,6 +55,8 @@ class App:
         """Registers a handler. `timeout` bounds one attempt, `deadline` the run from submit to end;
         `on_unknown="fail"` ends a run over a doubt instead of waiting (the operation stays on the
         desk); `pure` says that the handler acts on nothing outside."""
+        check_name("a run kind", name)
+        check_name(f"{name}: a lane", lane)
         if not 1 <= max_attempts <= 1000:
             raise SettingInvalid(f"{name}: max_attempts must be between 1 and 1000")
         retry = RetryPolicy(max_attempts, duration(retry_first), 2.0, duration(retry_longest))

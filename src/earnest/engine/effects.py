@@ -171,6 +171,10 @@ class Effect(Generic[RequestT, ReceiptT]):
 
     @classmethod
     def _check_terms(cls) -> None:
+        if len(cls.kind) > 100 or not cls.kind.isprintable():
+            raise SettingInvalid(
+                f"an effect's kind has up to 100 printable characters: {cls.kind[:80]!r}"
+            )
         if cls.recovery not in tuple(Recovery):
             raise SettingInvalid(
                 f"{cls.kind}: recovery {cls.recovery!r} is none of resend, lookup, hold"

@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import Any
 
 from earnest.domain import canonical, ids
+from earnest.domain.canonical import storable
 from earnest.domain.errors import (
     CodeChanged,
     Conflict,
@@ -31,6 +32,8 @@ from earnest.store import executions, operations
 from earnest.store.database import Tx, UniqueViolation
 from earnest.store.executions import Execution
 from earnest.store.operations import NewOperation, Note
+
+MAX_RESOURCE_KEY = 500
 
 
 class StopAsked(EarnestError):
@@ -87,6 +90,10 @@ def make_intent(
     `InvalidRequest`: then nothing was reserved."""
     if not effect.kind:
         raise InvalidRequest(f"{type(effect).__name__} has no kind; name it")
+    if resource_key is not None and not (
+        1 <= len(resource_key) <= MAX_RESOURCE_KEY and storable(resource_key)
+    ):
+        raise InvalidRequest(f"a resource key has 1 to {MAX_RESOURCE_KEY} characters")
     try:
         checked = effect.request_type.validate_python(request)
         data = encode_typed(effect.request_type, checked)

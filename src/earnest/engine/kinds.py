@@ -101,6 +101,12 @@ class Kinds(Mapping[str, RunKind[Any, Any]]):
         return len(self._by_name)
 
 
+def check_name(what: str, name: str) -> None:
+    """Raises `SettingInvalid` for what is no name of a kind or lane."""
+    if not 1 <= len(name) <= 100 or not name.isprintable():
+        raise SettingInvalid(f"{what} has a name of 1 to 100 printable characters: {name[:80]!r}")
+
+
 def make_kind(name: str, handler: Callable[..., Any], **terms: Any) -> RunKind[Any, Any]:
     """Reads the types of a handler `(ctx, input) -> output`. Raises `SettingInvalid` when it has
     no such shape or types that cannot be JSON."""

@@ -12,6 +12,7 @@ import threading
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
+from earnest.domain.canonical import storable
 from earnest.domain.errors import InvalidRequest, NameNeeded
 
 MAX_NAME = 200
@@ -37,9 +38,11 @@ class Names:
     def resolve(self, room: str, name: str, key: str | None = None) -> str:
         """The stored name. Raises `NameNeeded` for a name repeated in parallel without a key, and
         for a key that was used before."""
-        if not 1 <= len(name) <= MAX_NAME or "\x00" in name or "#" in name:
+        if not 1 <= len(name) <= MAX_NAME or "#" in name or not storable(name):
             raise InvalidRequest(f"a name has 1 to {MAX_NAME} characters and no #: {name[:80]!r}")
         if key is not None:
+            if not 1 <= len(str(key)) <= MAX_NAME or not storable(str(key)):
+                raise InvalidRequest(f"a key has 1 to {MAX_NAME} characters: {str(key)[:80]!r}")
             return self._take(room, f"{name}#{key}", f"the key {key!r} of {name!r} was used before")
         uses = self._uses.setdefault((room, name), _Uses())
         branch = _branch()

@@ -7,13 +7,14 @@ import uuid
 from typing import Any
 
 from earnest.domain import canonical, ids
+from earnest.domain.canonical import storable
 from earnest.domain.errors import Conflict, IdempotencyConflict, InvalidRequest, NotFound
 from earnest.domain.event import MAX_PAYLOAD_BYTES, NewEvent
 from earnest.domain.run import RunStatus
 from earnest.engine import moving
 from earnest.engine.doorbells import WORK
 from earnest.engine.engine import Engine
-from earnest.engine.submitting import MAX_KEY, storable
+from earnest.engine.submitting import MAX_KEY
 from earnest.store import executions, facts
 from earnest.store.database import Tx
 

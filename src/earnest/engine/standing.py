@@ -11,12 +11,13 @@ from contextlib import asynccontextmanager
 from typing import TypeVar
 
 from earnest.domain import ids
+from earnest.domain.canonical import storable
 from earnest.domain.errors import InvalidRequest
 from earnest.domain.operation import OperationState, Recovery
 from earnest.engine import binding, intending, operating, reconciling
 from earnest.engine.effects import Effect
 from earnest.engine.engine import Engine
-from earnest.engine.submitting import MAX_KEY, storable
+from earnest.engine.submitting import MAX_KEY
 from earnest.store import operations
 
 RequestT = TypeVar("RequestT")

@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import Any
 
 from earnest.domain import canonical, ids
+from earnest.domain.canonical import storable
 from earnest.domain.errors import (
     Conflict,
     IdempotencyConflict,
@@ -169,11 +170,7 @@ def _fingerprint(request: Request, data: bytes) -> bytes:
 
 
 def _check(engine: Engine, request: Request) -> None:
-    if request.key is not None and not 1 <= len(request.key) <= MAX_KEY:
-        raise InvalidRequest(f"an idempotency key has 1 to {MAX_KEY} characters")
-    for text in (request.key, request.conversation_id, request.traceparent):
-        if text is not None and not storable(text):
-            raise InvalidRequest("a NUL or half of a surrogate pair cannot be stored")
+    _check_texts(request)
     if request.lane is not None and request.lane not in engine.kinds.lanes():
         known = ", ".join(engine.kinds.lanes())
         raise InvalidRequest(f"there is no lane {request.lane[:80]!r}; there are: {known}")
@@ -181,7 +178,8 @@ def _check(engine: Engine, request: Request) -> None:
         raise InvalidRequest("priority is a whole number from -1000 to 1000")
     if request.not_before is not None and request.not_before.tzinfo is None:
         raise InvalidRequest("not_before needs a time zone, such as 2026-01-31T12:00:00Z")
-    if len(request.labels) > MAX_LABELS or any(len(v) > 200 for v in request.labels.values()):
+    labels = [*request.labels, *request.labels.values()]
+    if len(request.labels) > MAX_LABELS or not all(_is_text(text, 0, 200) for text in labels):
         raise InvalidRequest(f"at most {MAX_LABELS} labels of at most 200 characters are taken")
     for name, value in (("context", request.context), ("labels", request.labels)):
         try:
@@ -190,6 +188,16 @@ def _check(engine: Engine, request: Request) -> None:
             raise InvalidRequest(f"{name} cannot be stored: {error}") from error
 
 
-def storable(text: str) -> bool:
-    """Whether PostgreSQL can keep this text."""
-    return "\x00" not in text and not any("\ud800" <= letter <= "\udfff" for letter in text)
+def _check_texts(request: Request) -> None:
+    if request.key is not None and not _is_text(request.key, 1, MAX_KEY):
+        raise InvalidRequest(f"an idempotency key has 1 to {MAX_KEY} characters")
+    for text in (request.conversation_id, request.traceparent):
+        if text is not None and not _is_text(text, 0, MAX_KEY):
+            raise InvalidRequest(f"conversation and traceparent have at most {MAX_KEY} characters")
+    for text in (request.key, request.conversation_id, request.traceparent):
+        if text is not None and not storable(text):
+            raise InvalidRequest("a NUL or half of a surrogate pair cannot be stored")
+
+
+def _is_text(value: object, least: int, most: int) -> bool:
+    return isinstance(value, str) and least <= len(value) <= most
