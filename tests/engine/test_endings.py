@@ -86,6 +86,21 @@ async def test_an_error_is_tried_again_later(make_bench: MakeBench, clock: Manua
     assert await bench.outcomes(run.run_id) == ["failed", "failed"]
 
 
+async def test_a_handler_that_is_cancelled_by_its_own_task_has_failed_and_uses_an_attempt(
+    make_bench: MakeBench, clock: ManualClock
+) -> None:
+    """P19: it is not handed back, which would go on for ever."""
+
+    async def handler(ctx: Context) -> None:
+        part = asyncio.ensure_future(asyncio.sleep(60))
+        part.cancel()
+        await part
+
+    run = await make_bench(work(handler, max_attempts=2)).done("work")
+    assert (run.status, run.failures, run.attempt) == ("failed", 2, 2)
+    assert (run.error or {})["detail"].startswith("CancelledError")
+
+
 async def test_the_pauses_between_attempts_double_up_to_the_longest(
     make_bench: MakeBench, clock: ManualClock
 ) -> None:

@@ -186,8 +186,10 @@ class Attempting:
                 return Ending(Wish.STOP)
             case Stop.LOST:
                 return None
-            case _:
+            case Stop.DRAIN:
                 return Ending(Wish.HAND_BACK)
+            case None:  # a task that the handler waited for was cancelled, by whomever
+                return self._ending_of(kind, asyncio.CancelledError("nobody stopped the attempt"))
 
     def _ending_of(self, kind: RunKind[Any, Any], error: BaseException) -> Ending | None:
         """What an error of the handler means for the run."""
