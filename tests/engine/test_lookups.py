@@ -17,7 +17,7 @@ from earnest.engine.instances import Instance, process_name, this_host
 from earnest.testing.clock import ManualClock
 from tests.engine.bench import Bench
 from tests.engine.conftest import MakeBench
-from tests.engine.provider import Lookup, Provider, Receipt, shop
+from tests.engine.provider import Lookup, LookupDedupes, Provider, Receipt, shop
 
 NOT_DONE: Any = None
 
@@ -157,6 +157,51 @@ async def test_an_absence_counts_when_the_sending_process_provably_ended(
     await sender.communicate(b"")
     released = await bench.look_up(operation)
     assert (released.state, released.release_reason) == ("released", "absent")
+
+
+async def test_an_absence_told_before_it_could_count_does_not_count_afterwards(
+    make_bench: MakeBench, clock: ManualClock
+) -> None:
+    """P2: the answer is slow, and the call arrives after it was given."""
+
+    class Slow(LookupDedupes):
+        async def lookup(self, call: Any) -> Receipt | None:
+            found = await super().lookup(call)
+            await clock.advance(minutes=1)
+            return found
+
+    provider = Provider()
+    bench = make_bench(shop(provider))
+    run = await in_doubt(bench, provider, "dedupes", does=False)
+    bench.engine.effects["test.lookup.dedupes"] = Slow(provider)
+    await clock.advance(minutes=4, seconds=30)
+    operation = await bench.look_up(await bench.operation(run.run_id))
+    assert operation.state == "unknown"
+    assert (await bench.look_up(operation)).state == "released"
+
+
+async def test_an_absence_told_while_the_sender_still_lived_does_not_count_when_it_has_ended(
+    make_bench: MakeBench, clock: ManualClock
+) -> None:
+    """P2: it may have sent in between."""
+    sender = await asyncio.create_subprocess_exec("cat", stdin=asyncio.subprocess.PIPE)
+
+    class Slow(Lookup):
+        async def lookup(self, call: Any) -> Receipt | None:
+            found = await super().lookup(call)
+            if sender.returncode is None:
+                await sender.communicate(b"")
+            return found
+
+    provider = Provider()
+    bench = make_bench(shop(provider))
+    run = await in_doubt(bench, provider, "lookup", does=False)
+    operation = await bench.operation(run.run_id)
+    await sent_by(bench, operation, this_host(), process_name(sender.pid))
+    bench.engine.effects["test.lookup"] = Slow(provider)
+    await clock.advance(minutes=5)
+    assert (await bench.look_up(operation)).state == "unknown"
+    assert (await bench.look_up(operation)).state == "released"
 
 
 async def test_of_a_process_on_another_machine_nothing_is_provable(

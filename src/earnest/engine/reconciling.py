@@ -107,10 +107,12 @@ async def look_up(engine: Engine, scope_id: str, operation_id: uuid.UUID) -> Ope
 
 
 async def _ask(engine: Engine, operation: Operation, effect: Effect[Any, Any]) -> None:
+    # Judged before the question: what arrived after the answer was given is not in it.
+    absence_is_proof = await _absence_is_proof(engine, operation)
     answer, detail, receipt = await _answer(operation, effect)
     if receipt is not None:
         await _adopt(engine, operation, *receipt)
-    elif answer is LookupAnswer.ABSENT and await _absence_is_proof(engine, operation):
+    elif answer is LookupAnswer.ABSENT and absence_is_proof:
         evidence = {"evidence": "the provider does not know it, and it cannot arrive late"}
         proof = Proof("look_up", version=operation.version, evidence=evidence,
                       answer=(answer, detail))  # fmt: skip
