@@ -158,6 +158,27 @@ async def test_a_refusal_while_preparing_sends_nothing(
     assert (provider.calls, operation.send_count) == ([], 0)
 
 
+async def test_preparing_is_bounded_as_the_call_is(
+    make_bench: MakeBench, clock: ManualClock
+) -> None:
+    """P1: a provider that does not answer does not hold the run for ever."""
+
+    class Hurried(Hold):
+        timeout = "20ms"
+
+    async def hangs(order: Order) -> None:
+        await asyncio.Event().wait()
+
+    provider = Provider(on_prepare=hangs)
+    app = shop(provider, max_attempts=1)
+    app.effects["test.hold"] = Hurried(provider)
+    bench = make_bench(app)
+    run = await bench.done("buy", HELD)
+    assert (run.error or {})["detail"].startswith("TimeoutError")
+    assert (await bench.operation(run.run_id)).release_reason == "given_up"
+    assert provider.calls == []
+
+
 async def test_preparing_may_fail_and_is_tried_again_with_the_same_intent(
     make_bench: MakeBench, clock: ManualClock
 ) -> None:
@@ -426,6 +447,30 @@ async def test_another_effect_under_the_same_name_sends_nothing_and_gets_no_rece
     await bench.drain()
     run = await bench.find(run_id)
     assert (run.error or {})["code"] == "code_changed"
+    assert len(provider.calls) == 1
+
+
+async def test_a_stored_receipt_that_no_longer_fits_its_effect_is_told_as_changed_code(
+    make_bench: MakeBench, clock: ManualClock
+) -> None:
+    """P2: one clear line, and nothing is sent again."""
+    provider = Provider()
+    app = shop(provider)
+
+    @app.run("changes", retry_first="1m")
+    async def changes(ctx: Context, value: int) -> Any:
+        receipt = await ctx.operation("pay", app.effects["test.hold"], Order(number=17))
+        fails_once(ctx)
+        return receipt
+
+    bench = make_bench(app)
+    run_id = (await bench.done("changes", 1)).run_id
+    await bench.execute("UPDATE operation SET receipt = '{\"older\": true}'")
+    await clock.advance(minutes=1)
+    await bench.drain()
+    run = await bench.find(run_id)
+    assert (run.error or {})["code"] == "code_changed"
+    assert "the receipt of operation 'pay' no longer fits test.hold" in (run.error or {})["detail"]
     assert len(provider.calls) == 1
 
 

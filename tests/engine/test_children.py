@@ -272,6 +272,34 @@ async def test_another_kind_or_input_under_a_childs_name_is_refused(
     assert len(await children_of(bench, run_id)) == 1
 
 
+async def test_an_output_that_no_longer_fits_its_kind_is_told_as_changed_code(
+    make_bench: MakeBench, clock: ManualClock
+) -> None:
+    """P5."""
+    app = App("family")
+
+    @app.run("number", lane="children")
+    async def number(ctx: Context, value: int) -> int:
+        return value
+
+    @app.run("parent", max_attempts=1)
+    async def parent(ctx: Context, value: int) -> Any:
+        return await ctx.run(number, value)
+
+    bench = make_bench(app)
+    bench.worker.lanes = ["default"]
+    run_id = (await bench.done("parent", 1)).run_id
+    (child,) = await children_of(bench, run_id)
+    bench.worker.lanes = ["children"]
+    await bench.drain()
+    await bench.execute("UPDATE execution SET output = '\"older\"' WHERE run_id = $1", child)
+    bench.worker.lanes = ["default"]
+    await bench.drain()
+    run = await bench.find(run_id)
+    assert (run.error or {})["code"] == "code_changed"
+    assert "the output of child 'number' no longer fits number" in (run.error or {})["detail"]
+
+
 async def test_children_in_parallel_branches_need_keys(
     make_bench: MakeBench, clock: ManualClock
 ) -> None:

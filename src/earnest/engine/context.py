@@ -183,7 +183,7 @@ class Context:
         intent = self._intent(self._name("operation", name, key), effect, request, resource_key)
         known = await self._known_operation(intent)
         if known is not None and intent.is_of(known) and known.receipt is not None:
-            return cast(ReceiptT, intent.effect.receipt_type.validate_python(known.receipt))
+            return cast(ReceiptT, operating.read_receipt(intent.effect, known))
         self._check_open()
         return cast(
             ReceiptT, await self._finish_even_if_left(operating.perform(self.engine, intent))
@@ -359,7 +359,12 @@ class Context:
                 f"child {child.name!r} ({shown}) ended as {ended.status}",
                 fields={"run_id": shown, "status": ended.status.value, "error": ended.error},
             )
-        return child.kind.output_type.validate_python(ended.output)
+        try:
+            return child.kind.output_type.validate_python(ended.output)
+        except ValidationError as error:
+            raise CodeChanged(
+                f"the output of child {child.name!r} no longer fits {child.kind.name}: {error}"
+            ) from error
 
 
 def _kept_beside_steps(room: str, name: str) -> str:

@@ -18,9 +18,12 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from pydantic import ValidationError
+
 from earnest.domain import canonical, ids
 from earnest.domain.crash_points import reach
 from earnest.domain.errors import (
+    CodeChanged,
     EarnestError,
     FencedOut,
     InDoubt,
@@ -56,7 +59,7 @@ async def perform(engine: Engine, intent: Intent) -> Any:
     sends = 0
     while True:
         if operation.state is OperationState.SUBMITTED:
-            return intent.effect.receipt_type.validate_python(operation.receipt)
+            return read_receipt(intent.effect, operation)
         if operation.state is OperationState.RELEASED:
             operation = await _after_release(engine, intent, operation, sends)
         elif operation.state is OperationState.RESERVED:
@@ -159,10 +162,11 @@ async def _caller_has_ended(engine: Engine, operation: Operation) -> bool:
 
 
 async def _prepare(engine: Engine, intent: Intent, operation: Operation) -> tuple[Operation, bool]:
-    """The read-only look before the call; says whether it may be sent. A refusal here is as
-    definite as the provider's, if the run is still the caller's."""
+    """The read-only look before the call, bounded as the call is; says whether it may be sent. A
+    refusal here is as definite as the provider's, if the run is still the caller's."""
     try:
-        await intent.effect.prepare(intent.request)
+        async with asyncio.timeout(operation.timeout.total_seconds()):
+            await intent.effect.prepare(intent.request)
     except Refused as refusal:
         held = intent.lease
         owner = None if held is None else (held.fence, held.owner_token)
@@ -245,6 +249,17 @@ async def _store(engine: Engine, intent: Intent, proof: recording.Proof, receipt
             engine, intent.scope_id, intent.operation_id, proof, kept_text(error),
             receipt=canonical.decode(data),
         )  # fmt: skip
+
+
+def read_receipt(effect: Effect[Any, Any], operation: Operation) -> Any:
+    """The stored receipt as the effect's type. Raises `CodeChanged`."""
+    try:
+        return effect.receipt_type.validate_python(operation.receipt)
+    except ValidationError as error:
+        raise CodeChanged(
+            f"the receipt of operation {operation.name!r} no longer fits {operation.kind}: "
+            f"{kept_text(error)}; bring the old code back"
+        ) from error
 
 
 def encode_receipt(effect: Effect[Any, Any], receipt: Any) -> tuple[bytes, str | None]:
