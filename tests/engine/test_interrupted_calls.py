@@ -205,6 +205,22 @@ async def test_a_call_whose_worker_lost_its_lease_is_in_doubt(
     assert len(provider.calls) == 1
 
 
+async def test_a_kind_that_fails_over_doubts_fails_when_its_worker_is_lost_in_a_call(
+    make_bench: MakeBench, clock: ManualClock
+) -> None:
+    """P3: the operation stays on the desk, and a late receipt still counts."""
+    provider = Provider()
+    app = shop(provider, on_unknown="fail")
+    frozen, other = make_bench(app), make_bench(app)
+    async with on_the_wire(frozen, provider) as (run_id, _):
+        await reaped(other, clock)
+        run = await other.find(run_id)
+        assert (run.status, (run.error or {})["code"]) == ("failed", "unknown_execution")
+        assert (await other.operation(run_id)).state == "unknown"
+    assert (await other.operation(run_id)).state == "submitted"
+    assert await other.status(run_id) == "failed"
+
+
 async def test_a_late_receipt_resolves_the_doubt_although_its_attempt_is_fenced(
     make_bench: MakeBench, clock: ManualClock
 ) -> None:

@@ -84,6 +84,19 @@ async def test_each_claim_has_a_greater_fence_and_an_owner_token_of_its_own(
     assert [attempt.number for attempt in await bench.attempts(first.run_id)] == [1, 2]
 
 
+async def test_workers_that_claim_at_once_never_claim_the_same_run(
+    make_bench: MakeBench, clock: ManualClock
+) -> None:
+    """P6: each run is worked once, by one of them."""
+    app = idle()
+    benches = [make_bench(app, claim_batch=3) for _ in range(4)]
+    run_ids = [await benches[0].submit("idle", number) for number in range(30)]
+    counts = await asyncio.gather(*(bench.drain() for bench in benches))
+    assert sum(counts) == 30
+    for run_id in run_ids:
+        assert await benches[0].outcomes(run_id) == ["succeeded"]
+
+
 async def test_a_renewal_lasts_one_lease_from_now_by_the_clock_of_the_database(
     make_bench: MakeBench, clock: ManualClock
 ) -> None:
