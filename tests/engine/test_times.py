@@ -59,6 +59,30 @@ async def test_a_worker_at_work_takes_up_a_delayed_run_without_a_bell(
         await bench.until(run_id, "succeeded")
 
 
+async def test_a_delayed_run_whose_time_has_come_does_not_wait_until_the_queue_is_empty(
+    make_bench: MakeBench, clock: ManualClock
+) -> None:
+    """P23: a busy worker takes it in its turn."""
+    enough = asyncio.Event()
+
+    async def handler(ctx: Context) -> None:
+        if "delayed" in ctx.labels:
+            enough.set()
+        elif not enough.is_set():
+            await bench.submit("work")
+
+    bench = make_bench(work(handler), concurrency=1, watch_every=timedelta(milliseconds=20))
+    delayed = clock.now + timedelta(hours=1)
+    run_id = await bench.submit("work", not_before=delayed, labels={"delayed": "yes"})
+    async with bench.at_work():
+        await bench.submit("work")
+        await clock.advance(hours=1)
+        try:
+            await bench.until(run_id, "succeeded")
+        finally:
+            enough.set()
+
+
 # ---- priority ----------------------------------------------------------------------------------
 
 

@@ -214,6 +214,9 @@ class Worker:
         return max(timedelta(milliseconds=5), min(timedelta(seconds=seconds), poll))
 
     async def _watch_round(self) -> timedelta:
+        # Here too: workers that always find something to claim would leave delayed runs unripe.
+        if await self.engine.database.promise("wake", _ripen):
+            self.engine.bells.ring(WORK)
         await self._reaper.look()
         return self.engine.settings.watch_every
 
