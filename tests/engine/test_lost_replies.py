@@ -16,6 +16,7 @@ import asyncpg
 import pytest
 
 from earnest import App, Context
+from earnest.domain.errors import DatabaseUnavailable
 from earnest.engine import reaping, submitting
 from earnest.engine.engine import Engine
 from earnest.engine.settling import Settled, Wish
@@ -313,6 +314,27 @@ async def test_a_submit_with_a_key_whose_reply_was_lost_makes_one_run(
     assert first.run.run_id == second.run.run_id
     assert (first.replayed, second.replayed) == (False, True)
     assert await bench.value("SELECT count(*) FROM run") == 1
+
+
+async def test_a_claim_whose_reply_was_lost_with_the_database_is_handed_back_when_it_is_there_again(
+    make_bench: MakeBench, clock: ManualClock, at_points: AtPoints
+) -> None:
+    """P19, P23: it costs no attempt, and nobody waits for the lease to end."""
+
+    async def handler(ctx: Context) -> int:
+        return ctx.attempt
+
+    bench = make_bench(work(handler, max_attempts=1))
+    run_id = await bench.submit("work")
+    database = bench.engine.database
+    database.patience = 0
+    at_points(Cut(database.url, "claim.after"))
+    with pytest.raises(DatabaseUnavailable):
+        await bench.drain()
+    database.patience = 5
+    await bench.drain()
+    run = await bench.find(run_id)
+    assert (run.status, run.output, run.failures) == ("succeeded", 2, 0)
 
 
 async def test_a_signal_whose_reply_was_lost_counts_once(

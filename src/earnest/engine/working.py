@@ -18,7 +18,7 @@ from typing import Any
 import asyncpg
 import structlog
 
-from earnest.domain.errors import EarnestError
+from earnest.domain.errors import DatabaseUnavailable, EarnestError
 from earnest.engine import announcing, reconciling
 from earnest.engine.attempting import Attempting, Stop
 from earnest.engine.doorbells import QUESTION, STOP, WORK
@@ -282,7 +282,11 @@ class Worker:
             instance_id = self.engine.instance.instance_id
             return await executions.claim(tx, lane, kinds, instance_id, settings.lease, limit)
 
-        claimed = await self.engine.database.promise("claim", work, one_statement=True)
+        try:
+            claimed = await self.engine.database.promise("claim", work, one_statement=True)
+        except DatabaseUnavailable:
+            self._claim_in_doubt = True
+            raise
         for one in claimed:
             self._begin(one, asked_at)
         return len(claimed)
