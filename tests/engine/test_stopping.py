@@ -12,7 +12,7 @@ import pytest
 from earnest.domain.run import RunStatus
 from earnest.engine.app import App
 from earnest.engine.context import Context
-from earnest.engine.doorbells import WORK, Doorbells
+from earnest.engine.doorbells import QUESTION, WORK, Doorbells
 from earnest.engine.engine import Engine
 from earnest.engine.working import Worker
 from earnest.store import runs
@@ -99,3 +99,23 @@ async def test_a_cancel_that_comes_with_the_ring_is_not_lost(
     was_cancelled = waiting.cancel()
     await asyncio.wait([waiting])
     assert waiting.cancelled() == was_cancelled
+
+
+async def test_a_draining_worker_asks_no_new_questions(
+    make_engine: Callable[..., Engine], started: asyncio.Event
+) -> None:
+    """P19: a call that is sent again could not be waited for any more."""
+    engine = make_engine(endless(started), drain=MINUTE, poll=MINUTE)
+    worker = Worker(engine)
+    bench = Bench(engine, worker)
+    await bench.submit("endless")
+    working = asyncio.create_task(worker.run())
+    await started.wait()
+    await bench.idle(QUESTION)
+    worker.stop()
+    async with asyncio.timeout(10):
+        while engine.bells._waiters.get(QUESTION):  # noqa: ASYNC110
+            await asyncio.sleep(0)
+    assert not working.done()
+    worker.hurry()
+    await working

@@ -89,7 +89,8 @@ class Worker:
             # A loop ends only by a mistake of ours: better to drain and fail than to look alive.
             await asyncio.wait({stop, *loops}, return_when=asyncio.FIRST_COMPLETED)
             broken = [loop.exception() for loop in loops if loop.done()]
-            await _end([stop, *loops[:1]])
+            claiming, _, asking, _ = loops
+            await _end([stop, claiming, asking])
             await self._drain()
             for error in broken:
                 raise error or RuntimeError("a loop of the worker ended")
