@@ -41,9 +41,9 @@ LOST = (
     asyncpg.CrashShutdownError,
     asyncpg.CannotConnectNowError,
     asyncpg.TooManyConnectionsError,
-    ConnectionError,
-    FileNotFoundError,
-    TimeoutError,
+    # Refused, reset or timed out; no such socket; a name that is not resolved for a while, a
+    # network that is away, several addresses of one host that failed each in its own way.
+    OSError,
 )
 
 # The planner's guesses about arrays of ids turn whole-table scans and hash joins on as soon as a
@@ -53,6 +53,8 @@ ENGINE_SETTINGS = {
     "search_path": "earnest",
     "application_name": "earnest",
     "timezone": "UTC",
+    # A second statement under a lock has to see what was committed before the lock was got.
+    "default_transaction_isolation": "read committed",
     "enable_seqscan": "off",
     "enable_hashjoin": "off",
     "enable_mergejoin": "off",

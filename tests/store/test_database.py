@@ -1,0 +1,33 @@
+"""The way to the database: what counts as being away, and what a server's settings may not change."""
+
+from __future__ import annotations
+
+import asyncpg
+import pytest
+
+from earnest.domain.errors import DatabaseUnavailable
+from earnest.store.database import Database
+
+
+async def test_a_server_whose_name_is_not_resolved_counts_as_away() -> None:
+    """P23: it is waited for like any other; neither a loop nor a keeper ends over it."""
+    nowhere = Database("postgresql://nobody@earnest.invalid/nothing", patience=0.1)
+    with pytest.raises(DatabaseUnavailable, match="the database does not answer"):
+        await nowhere.open()
+
+
+async def test_a_database_with_another_default_isolation_does_not_blind_the_second_look(
+    database_url: str,
+) -> None:
+    """P25: in an older snapshot a parking run would miss what came while it waited for its lock."""
+    owner = await asyncpg.connect(database_url)
+    name = await owner.fetchval("SELECT current_database()")
+    await owner.execute(
+        f"ALTER DATABASE {name} SET default_transaction_isolation = 'repeatable read'"
+    )
+    try:
+        async with Database(database_url) as database, database.connection() as tx:
+            assert await tx.fetchval("SHOW transaction_isolation") == "read committed"
+    finally:
+        await owner.execute(f"ALTER DATABASE {name} RESET default_transaction_isolation")
+        await owner.close()
