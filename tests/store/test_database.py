@@ -1,4 +1,4 @@
-"""The way to the database: what counts as being away, and what a server's settings may not change."""
+"""The way to the database: when it counts as away, and what a server's settings may not change."""
 
 from __future__ import annotations
 
