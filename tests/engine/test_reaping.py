@@ -292,6 +292,16 @@ def test_an_ended_process_is_told_from_a_new_one_with_its_number() -> None:
     assert not instances.provably_ended(ELSEWHERE, f"{number}:1")
 
 
+def test_a_living_process_that_proc_hides_has_not_provably_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """P2: with `hidepid`, those of other users look as if there were none."""
+    here = Instance()
+    seen = instances._read
+    monkeypatch.setattr(instances, "_read", lambda path: "" if "stat" in path else seen(path))
+    assert not instances.provably_ended(here.host, here.process)
+
+
 # ---- the look before anything is dispatched ----------------------------------------------------
 
 

@@ -86,7 +86,19 @@ def provably_ended(host: str, process: str) -> bool:
     """Whether the operating system proves that a process has ended. False when it cannot tell."""
     if not host or not process or host != this_host():
         return False
-    return process_name(int(process.partition(":")[0])) != process
+    pid = int(process.partition(":")[0])
+    return process_name(pid) != process and _is_not_hidden(pid)
+
+
+def _is_not_hidden(pid: int) -> bool:
+    """Whether what was read of a process is the truth: /proc may hide those of other users."""
+    if _read(f"/proc/{pid}/stat"):
+        return True
+    try:
+        os.kill(pid, 0)
+    except OSError as error:
+        return isinstance(error, ProcessLookupError)
+    return False
 
 
 async def has_ended(tx: Tx, instance_id: uuid.UUID | None) -> bool:
