@@ -17,8 +17,11 @@ from earnest.domain.errors import InvalidRequest, SettingInvalid
 from earnest.domain.operation import Operation
 from earnest.engine import binding, operating
 from earnest.engine.binding import Binding
+from earnest.engine.engine import Engine
 from earnest.engine.instances import Instance, process_name, this_host
+from earnest.engine.reaping import Reaper
 from earnest.store import operations
+from earnest.store.database import Database
 from earnest.testing.clock import ManualClock
 from tests.engine.bench import MEMBER, SCOPE, Bench
 from tests.engine.conftest import MakeBench
@@ -336,6 +339,32 @@ async def test_the_reaper_doubts_at_once_the_call_of_a_process_that_is_gone(
     assert (await stored(bench)).state == "unknown"
     gate.open()
     await caller
+
+
+async def test_a_call_on_whose_row_somebody_sits_does_not_hold_up_the_doubt_of_others(
+    bench: Bench, provider: Provider, clock: ManualClock
+) -> None:
+    """P3: it is found again by the next look."""
+    keys = ["first", "second"]
+    gates = [provider.holds() for _ in keys]
+    callers = [asyncio.create_task(pay(key)) for key in keys]
+    for gate in gates:
+        await gate.reached()
+    await clock.advance(seconds=75)
+    async with (
+        Database(bench.engine.database.url, settings={"lock_timeout": "20ms"}) as impatient,
+        impatient.connection() as sitting,
+        sitting.transaction(),
+    ):
+        await sitting.execute("SELECT FROM operation WHERE name = 'first' FOR UPDATE")
+        reaper = Reaper(Engine(impatient))
+        await reaper.look()
+        assert [(await stored(bench, key)).state for key in keys] == ["submitting", "unknown"]
+    await bench.worker._reaper.look()
+    assert (await stored(bench, "first")).state == "unknown"
+    for gate in gates:
+        gate.open()
+    await asyncio.gather(*callers)
 
 
 # ---- bad input ---------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from earnest.engine.doorbells import QUESTION, WORK
 from earnest.engine.engine import Engine
 from earnest.engine.instances import DeadWatch
 from earnest.store import executions, operations
-from earnest.store.database import Tx
+from earnest.store.database import Record, Tx
 from earnest.store.executions import Execution, Key
 
 log = structlog.get_logger("earnest.reaping")
@@ -97,11 +97,19 @@ class Reaper:
     async def _reap_calls(self, dead: Sequence[uuid.UUID]) -> int:
         grace = self._engine.settings.call_grace
         rows = await self._engine.database.fetch("overdue_calls", grace, dead, BATCH)
-        for row in rows:
-            proof = recording.Proof("reaper", token=row["send_token"])
-            why = "the caller ended during the call"
+        return sum([await self._doubt(row) for row in rows])
+
+    async def _doubt(self, row: Record) -> bool:
+        """As `_move_one`, for a call."""
+        proof = recording.Proof("reaper", token=row["send_token"])
+        why = "the caller ended during the call"
+        try:
             await recording.doubt(self._engine, row["scope_id"], row["operation_id"], proof, why)
-        return len(rows)
+        except asyncpg.PostgresError as error:
+            shown = ids.show("op", row["operation_id"])
+            log.warning("reaper.skipped", move="doubt", operation_id=shown, error=str(error))
+            return False
+        return True
 
 
 async def wake_timed(engine: Engine) -> int:
