@@ -341,6 +341,25 @@ async def test_the_reaper_doubts_at_once_the_call_of_a_process_that_is_gone(
     await caller
 
 
+async def test_without_a_reaper_the_next_caller_doubts_a_call_whose_time_is_over(
+    bench: Bench, provider: Provider, clock: ManualClock
+) -> None:
+    """P3: it does not wait once more, the desk shows it, and the provider is asked."""
+    gate = provider.holds()
+    gone = asyncio.create_task(pay(by="lookup"))
+    await gate.reached()
+    await clock.advance(seconds=75)
+    with pytest.raises(InDoubt):
+        await asyncio.wait_for(pay(by="lookup"), 10)
+    operation = await stored(bench, by="lookup")
+    assert operation.state == "unknown"
+    receipt = await pay(by="lookup")
+    assert receipt.id == f"receipt of {provider.done[0]}"
+    gate.open()
+    assert await gone == receipt
+    assert (len(provider.calls), await bench.findings(operation)) == (1, [])
+
+
 async def test_a_call_on_whose_row_somebody_sits_does_not_hold_up_the_doubt_of_others(
     bench: Bench, provider: Provider, clock: ManualClock
 ) -> None:

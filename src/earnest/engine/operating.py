@@ -16,6 +16,7 @@ both sides make stand in `recording.py`, the intent and its begin in `intending.
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 from typing import Any
 
 from pydantic import ValidationError
@@ -136,21 +137,34 @@ async def _in_doubt(engine: Engine, intent: Intent, operation: Operation, sends:
 
 
 async def _wait_for_caller(engine: Engine, intent: Intent, operation: Operation) -> Operation:
-    """Another program is in the middle of the very same operation: its answer is ours too. What may
-    be sent again is waited for only as long as its call may take, and not if that program has
+    """Another program is in the middle of the very same operation: its answer is ours too. When its
+    time and a grace are over, the operation is in doubt; there may be no reaper that says so. What
+    may be sent again is waited for only as long as the call may take, and not if that program has
     provably ended."""
-    patience = operation.timeout
-    if operation.recovery is not Recovery.RESEND:
-        patience += engine.settings.call_grace
-    elif await _caller_has_ended(engine, operation):
+    resend = operation.recovery is Recovery.RESEND
+    if resend and await _caller_has_ended(engine, operation):
         return operation
-    until = boot_seconds() + patience.total_seconds()
+    grace = timedelta(0) if resend else engine.settings.call_grace
+    until = boot_seconds() + await _seconds_left(engine, operation, grace)
     while operation.state is OperationState.SUBMITTING and boot_seconds() < until:
         await asyncio.sleep(0.1)
         found = await operations.find(engine.database, intent.scope_id, intent.operation_id)
         assert found is not None, "operations are not removed while they are live"
         operation = found
-    return operation
+    if resend or operation.state is not OperationState.SUBMITTING:
+        return operation
+    proof = recording.Proof("another caller", token=operation.send_token)
+    why = "the caller ended during the call"
+    return await recording.doubt(engine, intent.scope_id, intent.operation_id, proof, why)
+
+
+async def _seconds_left(engine: Engine, operation: Operation, grace: timedelta) -> float:
+    """Until the call must be over and the grace with it, by the database's clock."""
+    row = await engine.database.fetchrow("database_clock")
+    assert row is not None, "a SELECT without FROM has a row"
+    assert operation.call_until is not None, "it was begun"
+    left: timedelta = operation.call_until + grace - row["now"]
+    return left.total_seconds()
 
 
 async def _caller_has_ended(engine: Engine, operation: Operation) -> bool:
