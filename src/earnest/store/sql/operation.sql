@@ -70,11 +70,13 @@ WHERE scope_id = $1 AND operation_id = $2 AND version = $3
 RETURNING version;
 
 -- name: doubt_operation
--- $1 scope, $2 operation, $3 version, $4 when to ask the provider (null: nobody can be asked).
+-- $1 scope, $2 operation, $3 version, $4 when to ask the provider (null: nobody can be asked). The
+-- state is compared so that the index on calls under way does not match: planned while there are
+-- hardly any, each doubt would walk over all of them.
 UPDATE operation
 SET state = 'unknown', version = version + 1, unknown_since = clock(),
     lookup_due_at = greatest(lookup_due_at, clock() + $4::interval)
-WHERE scope_id = $1 AND operation_id = $2 AND version = $3 AND state = 'submitting'
+WHERE scope_id = $1 AND operation_id = $2 AND version = $3 AND state || '' = 'submitting'
 RETURNING version;
 
 -- name: free_resource
@@ -117,12 +119,13 @@ RETURNING o.scope_id, o.operation_id;
 
 -- name: note_lookup
 -- An answer that settles nothing. $1 scope, $2 operation, $3 version, $4 answer, $5 detail,
--- $6 when to ask again.
+-- $6 when to ask again. The state is compared so that the index on unknown operations does not match:
+-- planned while there are hardly any, each answer would walk over all of them.
 WITH asked AS (
     UPDATE operation
     SET lookup_count = lookup_count + 1, lookup_due_at = clock() + $6::interval,
         absent_since = CASE WHEN $4 = 'absent' THEN coalesce(absent_since, clock()) END
-    WHERE scope_id = $1 AND operation_id = $2 AND version = $3 AND state = 'unknown'
+    WHERE scope_id = $1 AND operation_id = $2 AND version = $3 AND unknown_since IS NOT NULL
     RETURNING scope_id, operation_id, lookup_count
 )
 INSERT INTO operation_lookup (scope_id, operation_id, number, answer, detail, created_at)
