@@ -1,0 +1,121 @@
+"""A database as it is after a while: twenty thousand runs, most of them long over, half of them of
+one scope (`scope-0`) and the others of fifty.
+
+Written in bulk, since the statements that write rows one by one would take minutes. `quiet` is the
+same on a day when nothing is going on: what the planner learns then must not harm the day after.
+"""
+
+from __future__ import annotations
+
+import asyncpg
+
+SCOPES, RUNS, INSTANCES = 50, 20_000, 10
+
+# Of a hundred runs in a row: how many have which status, and of their operations which state.
+_STATUSES = """
+    CASE WHEN part < 70 THEN 'succeeded' WHEN part < 80 THEN 'queued' WHEN part < 84 THEN 'waiting'
+         WHEN part < 87 THEN 'failed' WHEN part < 90 THEN 'blocked' WHEN part < 92 THEN 'unknown'
+         WHEN part < 94 THEN 'running' ELSE 'cancelled' END
+"""
+_STATES = """
+    CASE WHEN part < 80 THEN 'submitted' WHEN part < 85 THEN 'released'
+         WHEN part < 90 THEN 'unknown' WHEN part < 95 THEN 'submitting' ELSE 'reserved' END
+"""
+
+_FILL = f"""
+CREATE TEMPORARY TABLE made AS
+SELECT n, 'scope-' || CASE WHEN n % 2 = 0 THEN 0 ELSE n % {SCOPES} END AS scope_id,
+       ('018e0000-0000-7000-8000-' || lpad(to_hex(n), 12, '0'))::uuid AS run_id,
+       part, {_STATUSES} AS status, clock() - n * interval '1 minute' AS at
+FROM (SELECT n, n * 37 % 100 AS part FROM generate_series(1, {RUNS}) AS n) AS numbered;
+
+INSERT INTO scope (scope_id, created_at)
+SELECT 'scope-' || n, clock() FROM generate_series(0, {SCOPES} - 1) AS n;
+
+INSERT INTO principal (scope_id, principal_id, roles, created_at)
+SELECT scope_id, p, '{{member}}', clock() FROM scope, unnest('{{alice,bob}}'::text[]) AS p;
+
+INSERT INTO run (scope_id, run_id, kind, lane, principal_id, idempotency_key, fingerprint, input,
+                 context, labels, conversation_id, parent_run_id, detached, lineage_id, revision,
+                 created_at)
+SELECT scope_id, run_id, 'kind-' || n % 5, 'default', (ARRAY['alice', 'bob'])[1 + n % 2],
+       CASE WHEN n % 3 = 0 THEN 'key-' || n END, '', '{{}}', '{{}}', '{{}}',
+       CASE WHEN n % 4 = 0 THEN 'talk-' || n / 40 END,
+       CASE WHEN n % 7 = 0 AND n > {SCOPES}
+            THEN ('018e0000-0000-7000-8000-' || lpad(to_hex(n - {SCOPES}), 12, '0'))::uuid END,
+       false, run_id, 1, at
+FROM made ORDER BY n;
+
+INSERT INTO execution (scope_id, run_id, kind, lane, status, fence, owner_token, instance_id,
+                       lease_until, ready, due_at, turn_at, priority, max_attempts, fails_on_doubt,
+                       parent_run_id, wake_at, deadline_at, last_seq, started_at, finished_at,
+                       attempt_started_at)
+SELECT m.scope_id, m.run_id, r.kind, 'default', m.status, 1, gen_random_uuid(),
+       ('00000000-0000-0000-0000-' || lpad((m.n % {INSTANCES} + 1)::text, 12, '0'))::uuid,
+       CASE WHEN m.status = 'running' THEN clock() + interval '30 s' END,
+       m.n % 5 > 0, m.at, m.at, 0, 3, false, r.parent_run_id,
+       CASE WHEN m.status = 'waiting' AND m.n % 2 = 0 THEN clock() + m.n * interval '1 s' END,
+       CASE WHEN m.n % 3 = 0 THEN clock() + m.n * interval '1 s' END, 3, m.at,
+       CASE WHEN m.status IN ('succeeded', 'failed', 'cancelled', 'blocked') THEN m.at END, m.at
+FROM made m JOIN run r USING (scope_id, run_id);
+
+INSERT INTO event (scope_id, run_id, seq, type, payload, created_at)
+SELECT scope_id, run_id, seq, 'run.progress', '{{}}', at FROM made, generate_series(1, 3) AS seq;
+
+INSERT INTO past_attempt (scope_id, run_id, fence, instance_id, started_at, ended_at, outcome)
+SELECT scope_id, run_id, 1, gen_random_uuid(), at, at, 'succeeded' FROM made
+WHERE status = 'succeeded';
+
+INSERT INTO step (scope_id, run_id, name, kind, digest, fence, created_at)
+SELECT scope_id, run_id, 'step-' || n % 3, 'step', '', 1, at FROM made WHERE n % 2 = 0;
+
+INSERT INTO signal (scope_id, run_id, name, number, payload, principal_id, idempotency_key,
+                    created_at)
+SELECT scope_id, run_id, 'go', 1, '{{}}', 'bob', 'key-' || n, at FROM made WHERE n % 10 = 0;
+
+INSERT INTO operation (scope_id, operation_id, run_id, principal_id, name, kind, state, recovery,
+                       provider, resource_key, keeps_resource, live, request, digest, fence,
+                       dedupes, timeout, submitted_at, unknown_since, lookup_due_at, call_until,
+                       release_reason, created_at)
+SELECT scope_id, run_id, run_id, 'alice', 'refund', 'bank.refund', state, 'lookup', 'bank',
+       CASE WHEN n % 4 = 0 THEN 'order-' || n END, true, state <> 'released', '{{}}', '', 1, true,
+       '30 s', CASE WHEN state = 'submitted' THEN at END, CASE WHEN state = 'unknown' THEN at END,
+       CASE WHEN state = 'unknown' THEN clock() + n * interval '1 s' END,
+       CASE WHEN state = 'submitting' THEN clock() END,
+       CASE WHEN state = 'released' THEN 'not_sent' END, at
+FROM (SELECT *, {_STATES} AS state FROM made WHERE n % 4 > 0) AS m;
+
+INSERT INTO operation_move (scope_id, operation_id, version, move, state, fence, by, detail,
+                            created_at)
+SELECT scope_id, operation_id, number, 'm', state, 0, 'b', '{{}}', created_at
+FROM operation, generate_series(1, 3) AS number;
+
+INSERT INTO operation_lookup (scope_id, operation_id, number, answer, detail, created_at)
+SELECT scope_id, operation_id, 1, 'absent', '', created_at FROM operation;
+
+INSERT INTO finding (scope_id, finding_id, operation_id, kind, detail, created_at)
+SELECT scope_id, operation_id, operation_id, 'late_receipt', '{{}}', created_at
+FROM operation WHERE state = 'released';
+
+INSERT INTO instance (instance_id, lock_number, host, process, started_at, ended_at)
+SELECT ('00000000-0000-0000-0000-' || lpad(n::text, 12, '0'))::uuid, n, '', '', clock(),
+       CASE WHEN n > {INSTANCES} THEN clock() END
+FROM generate_series(1, 200) AS n;
+
+ANALYZE;
+"""
+
+
+_QUIET = """
+UPDATE execution SET status = 'succeeded', lease_until = NULL, finished_at = clock();
+UPDATE operation SET state = 'submitted', submitted_at = clock(), unknown_since = NULL,
+                     release_reason = NULL, lookup_due_at = NULL;
+VACUUM FULL ANALYZE execution, operation
+"""
+
+
+async def fill(connection: asyncpg.Connection, *, quiet: bool = False) -> None:
+    await connection.execute(_FILL)
+    if quiet:
+        for statement in _QUIET.split(";\n"):
+            await connection.execute(statement)
