@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import uuid
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 
 from earnest import Call
 from earnest.domain.operation import Operation
+from earnest.engine import moving
 from earnest.testing.clock import ManualClock
 from tests.engine.bench import Bench
 from tests.engine.conftest import MakeBench
@@ -60,6 +62,12 @@ async def breaks_a_constraint(tx: asyncpg.Connection) -> None:
 
 async def writes_nonsense(tx: asyncpg.Connection) -> None:
     await tx.execute("this is no SQL")
+
+
+async def swallows_what_the_database_said(tx: asyncpg.Connection) -> None:
+    """The transaction is lost by that; its next statement says so."""
+    with contextlib.suppress(asyncpg.PostgresError):
+        await writes_nonsense(tx)
 
 
 async def opened(make_bench: MakeBench, provider: Provider, **terms: Any) -> tuple[Bench, Books]:
@@ -145,11 +153,29 @@ async def test_the_record_is_invisible_until_the_receipt_is_there(
 # ---- a record that fails -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("failure", [raises, breaks_a_constraint, writes_nonsense])
+async def takes_too_long(tx: asyncpg.Connection) -> None:
+    await tx.execute("SELECT pg_sleep(60)")
+
+
+@pytest.mark.parametrize(
+    ("failure", "why"),
+    [
+        (raises, "test.hold.record failed"),
+        (breaks_a_constraint, "test.hold.record failed"),
+        (writes_nonsense, "test.hold.record failed"),
+        (takes_too_long, "test.hold.record failed: TimeoutError"),
+        (swallows_what_the_database_said, "current transaction is aborted"),
+    ],
+)
 async def test_a_record_that_fails_stores_nothing_and_keeps_the_receipt_as_evidence(
-    make_bench: MakeBench, clock: ManualClock, failure: Callable[..., Awaitable[Any]]
+    make_bench: MakeBench,
+    clock: ManualClock,
+    monkeypatch: pytest.MonkeyPatch,
+    failure: Callable[..., Awaitable[Any]],
+    why: str,
 ) -> None:
     """P3, P4: it happened, so it is not done again; a person finds the receipt in the history."""
+    monkeypatch.setattr(moving, "HOOK_SECONDS", 0.2)
     provider = Provider()
     bench, books = await opened(make_bench, provider)
     books.fails.append(failure)
@@ -159,7 +185,7 @@ async def test_a_record_that_fails_stores_nothing_and_keeps_the_receipt_as_evide
     assert await books.lines() == []
     (*_, doubt) = await bench.history(operation)
     assert doubt.move == "doubt"
-    assert "test.hold.record failed" in doubt.detail["why"]
+    assert why in doubt.detail["why"]
     assert doubt.detail["receipt"] == {"id": f"receipt of {provider.done[0]}"}
     assert "operation.submitted" not in await bench.told(run.run_id)
     await bench.resolve(operation, "submitted", doubt.detail["receipt"])
@@ -293,6 +319,9 @@ async def test_a_released_hook_that_fails_releases_nothing_and_the_doubt_is_show
     assert await states(bench) == [("unknown", None)]
     assert await books.lines() == []
     assert await bench.value("SELECT status FROM execution") == "unknown"
+    told = await bench.value("SELECT detail FROM operation_move WHERE move = 'doubt'")
+    assert "test.hold.released failed" in told["why"]
+    assert told["refusal"]["code"] in ("refused", "not_sent")
 
 
 async def test_an_effect_without_hooks_needs_none(

@@ -7,8 +7,10 @@ names the operations; a settled doubt sets the run going again. All in the calle
 
 from __future__ import annotations
 
+import asyncio
 import uuid
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -20,12 +22,15 @@ from earnest.domain.operation import Operation, OperationState, Recovery, Releas
 from earnest.domain.run import AttemptOutcome, RunStatus
 from earnest.engine.effects import as_call
 from earnest.engine.engine import Engine
+from earnest.engine.typed_json import misfit
 from earnest.store import executions, operations
 from earnest.store.database import Tx, not_the_hooks_fault
 from earnest.store.executions import Execution
 from earnest.store.operations import Note
 
 Locked = dict[uuid.UUID, Execution]
+
+HOOK_SECONDS = 20.0
 
 UNKNOWN_EXECUTION = {
     "code": "unknown_execution",
@@ -163,12 +168,22 @@ async def run_released_hook(
     effect = engine.effect(operation.kind)
     if effect is None:
         return
-    try:
+    async with hook_of(tx, f"{operation.kind}.released"):
         await effect.released(tx, as_call(operation), reason.value)
+
+
+@asynccontextmanager
+async def hook_of(tx: Tx, name: str) -> AsyncIterator[None]:
+    """Around the app's own code in the transaction. It holds locks, so its time is bounded. Raises
+    `HookFailed` for its errors; what the database says of the whole transaction is raised as it
+    is."""
+    try:
+        async with asyncio.timeout(HOOK_SECONDS):
+            yield
     except Exception as error:
         if not_the_hooks_fault(tx, error):
             raise
-        raise HookFailed(f"{operation.kind}.released failed: {error!r}") from error
+        raise HookFailed(f"{name} failed: {type(error).__name__}: {misfit(error)}") from error
 
 
 async def wake_parent(tx: Tx, locked: Locked, child: Execution) -> None:

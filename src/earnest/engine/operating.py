@@ -19,6 +19,7 @@ import asyncio
 from datetime import timedelta
 from typing import Any
 
+import asyncpg
 from pydantic import ValidationError
 
 from earnest.domain import canonical, ids
@@ -154,8 +155,7 @@ async def _wait_for_caller(engine: Engine, intent: Intent, operation: Operation)
     if resend or operation.state is not OperationState.SUBMITTING:
         return operation
     proof = recording.Proof("another caller", token=operation.send_token)
-    why = "the caller ended during the call"
-    return await recording.doubt(engine, intent.scope_id, intent.operation_id, proof, why)
+    return await _doubt(engine, intent, proof, "the caller ended during the call")
 
 
 async def _seconds_left(engine: Engine, operation: Operation, grace: timedelta) -> float:
@@ -231,20 +231,30 @@ async def _call_failed(
     if known is not None and first:
         return await _release(engine, intent, proof, known)
     why = kept_text(f"{type(error).__name__}: {misfit(error)}")
-    doubted = await recording.doubt(engine, intent.scope_id, intent.operation_id, proof, why)
+    doubted = await _doubt(engine, intent, proof, why)
     if not isinstance(error, Exception):
         raise error
     return doubted
 
 
+# Why an outcome could not be stored. A database that is away is not among them: it stores no doubt
+# either, and the reaper will.
+_NOT_STORED = (moving.HookFailed, asyncpg.PostgresError)
+
+
 async def _release(
     engine: Engine, intent: Intent, proof: recording.Proof, known: Refused | NotSent
 ) -> Operation:
+    """The release is stored, or the operation is in doubt with what is known as its evidence."""
     refused = isinstance(known, Refused)
     reason = ReleaseReason.REFUSED if refused else ReleaseReason.NOT_SENT
-    return await recording.release(
-        engine, intent.scope_id, intent.operation_id, reason, proof, refusal=kept_error(known)
-    )
+    told = kept_error(known)
+    try:
+        return await recording.release(
+            engine, intent.scope_id, intent.operation_id, reason, proof, refusal=told
+        )
+    except _NOT_STORED as error:
+        return await _doubt(engine, intent, proof, kept_text(error), refusal=told)
 
 
 async def _store(engine: Engine, intent: Intent, proof: recording.Proof, receipt: Any) -> Operation:
@@ -253,16 +263,20 @@ async def _store(engine: Engine, intent: Intent, proof: recording.Proof, receipt
         data, reference = encode_receipt(intent.effect, receipt)
     except Exception as error:
         why = kept_text(f"the answer is not a receipt: {misfit(error)}")
-        return await recording.doubt(engine, intent.scope_id, intent.operation_id, proof, why)
+        return await _doubt(engine, intent, proof, why)
     try:
         return await recording.confirm(
             engine, intent.scope_id, intent.operation_id, data, reference, proof
         )
-    except moving.HookFailed as error:
-        return await recording.doubt(
-            engine, intent.scope_id, intent.operation_id, proof, kept_text(error),
-            receipt=canonical.decode(data),
-        )  # fmt: skip
+    except _NOT_STORED as error:
+        told = canonical.decode(data)
+        return await _doubt(engine, intent, proof, kept_text(error), receipt=told)
+
+
+async def _doubt(
+    engine: Engine, intent: Intent, proof: recording.Proof, why: str, **detail: Any
+) -> Operation:
+    return await recording.doubt(engine, intent.scope_id, intent.operation_id, proof, why, **detail)
 
 
 def read_receipt(effect: Effect[Any, Any], operation: Operation) -> Any:

@@ -28,7 +28,7 @@ from earnest.engine.effects import as_call
 from earnest.engine.engine import Engine
 from earnest.engine.moving import Locked
 from earnest.store import executions, operations
-from earnest.store.database import Tx, not_the_hooks_fault
+from earnest.store.database import Tx
 from earnest.store.executions import Execution
 from earnest.store.operations import Note
 
@@ -213,15 +213,11 @@ async def _record(engine: Engine, tx: Tx, operation: Operation, receipt: bytes) 
             f"no effect {operation.kind} is known to this process, so its record cannot be "
             "written; start it with the app that defines the effect"
         )
-    try:
+    async with moving.hook_of(tx, f"{operation.kind}.record"):
         typed = effect.receipt_type.validate_python(canonical.decode(receipt))
         reach("record.before")
         await effect.record(tx, as_call(operation), typed)
         reach("record.after")
-    except Exception as error:
-        if not_the_hooks_fault(tx, error):
-            raise
-        raise moving.HookFailed(f"{operation.kind}.record failed: {error!r}") from error
 
 
 async def _late(tx: Tx, operation: Operation, receipt: bytes, proof: Proof) -> None:
