@@ -197,6 +197,17 @@ def test_an_effect_that_needs_arguments_is_used_as_the_app_provides_it() -> None
     assert engine.effect_of(Needy) is needy
 
 
+def test_a_second_instance_of_an_effect_is_refused_and_not_quietly_replaced_by_the_first() -> None:
+    """P2: it may stand for another account, through which a doubt could not be settled."""
+    effect = declare(kind="test.accounts", submit=submit)
+    engine = Engine(database=None)  # type: ignore[arg-type]
+    first, second = effect(), effect()
+    assert engine.effect_of(first) is first
+    assert engine.effect_of(first) is engine.effect_of(effect)
+    detail = refused(lambda: engine.effect_of(second))
+    assert "test.accounts has another instance in this process" in detail
+
+
 # ---- settings ----------------------------------------------------------------------------------
 
 

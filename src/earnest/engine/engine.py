@@ -44,9 +44,16 @@ class Engine:
         return sorted(kind for kind in known if self.effect(kind) is not None)
 
     def effect_of(self, effect: Effect[Any, Any] | type[Effect[Any, Any]]) -> Effect[Any, Any]:
-        """The instance to use where a handler named a class or brought its own instance."""
+        """The instance to use where a handler named a class or brought its own instance. A kind has
+        one: a doubt is settled through the one that the call was made through."""
         if not isinstance(effect, type):
-            return self.effects.setdefault(effect.kind, effect)
+            if self.effects.setdefault(effect.kind, effect) is not effect:
+                raise SettingInvalid(
+                    f"{effect.kind} has another instance in this process; name the class "
+                    f"{type(effect).__name__} and give its one instance to the app: "
+                    f"app.effect({type(effect).__name__}(...))"
+                )
+            return effect
         found = self.effect(effect.kind)
         if found is None:
             raise SettingInvalid(
