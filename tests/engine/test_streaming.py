@@ -32,6 +32,11 @@ def _encode(event: Event) -> bytes:
     return json.dumps([event.seq, event.payload]).encode()
 
 
+async def _after(watch: Watch, seq: int) -> list[Frame]:
+    found = watch.at_hand(seq)
+    return await watch.page(seq, ME) if found is None else found
+
+
 @dataclass
 class Watcher:
     """Somebody who watches a run, after the event `after`."""
@@ -45,7 +50,7 @@ class Watcher:
         async with asyncio.timeout(PATIENCE):
             while True:
                 self.flag.clear()
-                found = await self.watch.after(self.after, ME)
+                found = await _after(self.watch, self.after)
                 if found:
                     self.after = found[-1].seq
                     return found
@@ -196,7 +201,7 @@ async def test_a_watcher_of_another_scope_is_told_nothing(world: World) -> None:
     with hub.watch("other", run_id, 1, asyncio.Event()) as foreign:
         await world.write(run_id, rings=True)
         assert await mine.numbers(1) == [2]
-        assert await foreign.after(0, None) == []
+        assert await foreign.page(0, None) == []
         assert foreign.head == 1
 
 
@@ -249,7 +254,7 @@ async def test_a_hole_is_never_closed_in_silence(world: World) -> None:
     world.engine.bells.moved(run_id)
     assert await watcher.numbers(2) == [6, 7]
     for after in (2, 4, 5):
-        assert [frame.seq for frame in await watcher.watch.after(after, ME)] == [6, 7]
+        assert [frame.seq for frame in await _after(watcher.watch, after)] == [6, 7]
 
 
 # ---- nothing is kept without bound -------------------------------------------------------------
@@ -284,7 +289,7 @@ async def test_only_the_tails_that_grew_last_hold_events(
         await world.write(run_id, rings=True)
         await watcher.numbers(1)
     assert [len(watcher.watch._tail.frames) for watcher in watchers] == [0, 0, 1, 1]
-    assert [frame.seq for frame in await watchers[0].watch.after(1, ME)] == [2]
+    assert [frame.seq for frame in await _after(watchers[0].watch, 1)] == [2]
 
 
 async def test_a_hub_that_nobody_watches_does_nothing(world: World, statements: list[str]) -> None:

@@ -265,16 +265,16 @@ class Watch:
         """The newest number that is known here."""
         return self._tail.head
 
-    async def after(self, seq: int, asked_by: str | None) -> list[Frame]:
-        """Events after `seq`, in order; empty when there are none yet. They begin with a later one
-        than the next, or are missing below the head, when some are no longer kept, or the run is
-        not to be seen by a principal `asked_by` (`None`: by whoever may see all of the scope)."""
-        found = self._tail.after(seq)
-        return await self._page(seq, asked_by) if found is None else found
+    def at_hand(self, seq: int) -> list[Frame] | None:
+        """All that is known after `seq`, in order and without a hole; `None` when the table must be
+        asked."""
+        return self._tail.after(seq)
 
-    async def _page(self, seq: int, asked_by: str | None) -> list[Frame]:
-        """From the table, asked as the watcher: what the tail no longer has. At most `PAGE_BYTES`,
-        or one event."""
+    async def page(self, seq: int, asked_by: str | None) -> list[Frame]:
+        """From the table: the next events after `seq`, at most `PAGE_BYTES` or one event. They do
+        not begin with the next number when that is no longer kept; there are none below the head
+        when nothing is, or the run is not one that the principal `asked_by` asked for (`None`:
+        whoever did)."""
         sight = Sight(*self._tail.key, asked_by)
         events = await visible.events(self._engine.database, sight, seq, PAGE)
         frames = [Frame(event.seq, self._encode(event), event.final) for event in events]

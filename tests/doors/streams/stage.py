@@ -14,6 +14,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from fastapi import FastAPI
+
 from earnest import App, Context
 from earnest.domain import ids
 from earnest.doors.api.application import build_api
@@ -128,11 +130,17 @@ class Stage:
     own, or another one of the same database."""
 
     def __init__(
-        self, engine: Engine, scripts: Scripts, tokens: dict[str, str], serving: Serving, app: Any
+        self,
+        engine: Engine,
+        scripts: Scripts,
+        tokens: dict[str, str],
+        serving: Serving,
+        app: FastAPI,
     ) -> None:
         self.engine = engine
         self.tokens = tokens
         self.serving = serving
+        self.app = app
         self.streams: Streams = app.state.streams
         self._scripts = scripts
         self._stack = AsyncExitStack()

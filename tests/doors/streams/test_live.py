@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import time
+import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 
 import pytest
 
+from earnest.assembly import Config
+from earnest.domain.errors import SettingInvalid
+from earnest.engine.doorbells import Doorbells, Moved
 from earnest.engine.engine import Engine
 from tests.doors.streams.conftest import MakeStage
 from tests.doors.streams.stage import ScriptedRun, Stage
@@ -77,11 +82,12 @@ async def test_what_is_written_elsewhere_is_heard_at_once(
 
 
 async def test_without_any_bell_it_is_found_a_little_later(
-    make_stage: MakeStage, make_engine: Callable[..., Engine], monkeypatch: pytest.MonkeyPatch
+    make_stage: MakeStage, make_engine: Callable[..., Engine]
 ) -> None:
     """P9, P17: nothing relies on a bell."""
     deaf = make_engine()
-    monkeypatch.setattr(deaf.bells, "watch_moves", lambda _: lambda: None)
+    deaf.bells = Doorbells(deaf.database, across=False)
+    await deaf.bells.start()
     stage = await make_stage(deaf)
     run = await stage.run()
     stream = await stage.open(run)
@@ -90,3 +96,39 @@ async def test_without_any_bell_it_is_found_a_little_later(
     await run.append(3)
     assert [item.data["seq"] for item in await stream.messages(3)] == [3, 4, 5]
     assert time.monotonic() - begun < 1.5
+
+
+def test_a_process_rings_for_others_unless_it_is_told_not_to(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for said, bells in (("", True), ("on", True), ("off", False)):
+        monkeypatch.setenv("EARNEST_BELLS", said)
+        assert Config().bells is bells
+    monkeypatch.setenv("EARNEST_BELLS", "no")
+    with pytest.raises(SettingInvalid, match="set it to on or to off"):
+        Config()
+
+
+async def test_a_process_without_bells_notifies_nobody(
+    make_engine: Callable[..., Engine], engine: Engine
+) -> None:
+    heard: asyncio.Queue[Moved] = asyncio.Queue()
+    engine.bells.watch_moves(heard.put_nowait)
+    ringing, silent = make_engine(), make_engine()
+    silent.bells = Doorbells(silent.database, across=False)
+    for one in (ringing, silent):
+        await one.bells.start()
+    unheard, known, last = (uuid.uuid4() for _ in range(3))
+
+    async def hear(run_id: uuid.UUID) -> set[uuid.UUID]:
+        """Rings until that is heard: a process may not listen yet. Returns all that was heard."""
+        runs: set[uuid.UUID] = set()
+        while run_id not in runs:
+            ringing.bells.moved(run_id)
+            with suppress(TimeoutError):
+                runs |= await asyncio.wait_for(heard.get(), 0.1) or set()
+        return runs
+
+    await hear(known)
+    silent.bells.moved(unheard)
+    assert await hear(last) <= {known, last}

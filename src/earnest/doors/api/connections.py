@@ -42,6 +42,10 @@ class Connection:
         self._transport.abort()
         return True
 
+    @property
+    def is_known(self) -> bool:
+        return self._transport is not None
+
     def unsent(self) -> int:
         """How many bytes wait here for the peer to read."""
         return 0 if self._transport is None else self._transport.get_write_buffer_size()

@@ -80,11 +80,11 @@ async def stream_events(visit: Visit, streams: Streams, run_id: str, at: Positio
     `EventSource` stops coming again. Raises `NotFound`."""
     life = await streams.life()
     run = await visit.run(run_id)
-    oldest = await visible.oldest_event(visit.engine.database, visit.sight(run))
-    goes_on = at.is_of(life.epoch) and first_kept(oldest, run) - 1 <= at.seq <= run.last_seq
-    if goes_on and run.final and at.seq == run.last_seq:
+    # Whether what comes after it is still kept shows when it is read.
+    is_known = at.is_of(life.epoch) and at.seq <= run.last_seq
+    if is_known and run.final and at.seq == run.last_seq:
         return Response(status_code=204)
-    reader = Reader(visit, streams, life, run, at.seq, resyncs=not goes_on)
+    reader = Reader(visit, streams, life, run, at.seq, resyncs=not is_known)
     deadline = streams.settings.send_deadline.total_seconds()
     return EventStream(reader.tell, deadline=deadline)
 
@@ -96,8 +96,8 @@ def first_kept(oldest: int | None, run: Run) -> int:
 
 @dataclass(slots=True, eq=False)
 class Reader:
-    """One reader of one run. `after` is the last event it was given; `resyncs`: it cannot go on
-    from there."""
+    """One reader of one run. `after` is the last event it was given; `resyncs`: that is not one of
+    this life of the database."""
 
     visit: Visit
     streams: Streams
@@ -132,6 +132,7 @@ class Reader:
         self.beat_at = now + settings.heartbeat.total_seconds() * random.uniform(0.5, 1)
         shortest, longest = settings.shortest.total_seconds(), settings.longest.total_seconds()
         self.end_at = now + random.uniform(shortest, longest)
+        wire.wake_at(min(self.beat_at, self.end_at))
         with self.life.hub.watch(run.scope_id, run.run_id, run.last_seq, wire.flag) as watch:
             await wire.send(sse.retry())
             if self.resyncs:
@@ -145,7 +146,9 @@ class Reader:
         wire.require_reader()
         if (ending := await self._keep_time(wire, watch)) is not None:
             return ending
-        frames = await watch.after(self.after, self.visit.actor.sees_only())
+        frames = watch.at_hand(self.after)
+        if frames is None:
+            frames = await watch.page(self.after, self.visit.actor.sees_only())
         if frames and frames[-1].seq == self.after + len(frames):
             await self._deliver(wire, frames)
         elif frames or watch.head > self.after:
@@ -153,7 +156,7 @@ class Reader:
         elif self.ended:
             return Ending.FINAL
         else:
-            await wire.wait(min(self.beat_at, self.end_at))
+            await wire.flag.wait()
         return None
 
     async def _keep_time(self, wire: Wire, watch: Watch) -> Ending | None:
@@ -164,6 +167,7 @@ class Reader:
             return Ending.ROTATED
         if now >= self.beat_at:
             self.beat_at = now + self.streams.settings.heartbeat.total_seconds()
+            wire.wake_at(min(self.beat_at, self.end_at))
             return await self._beat(wire, watch)
         return None
 

@@ -31,6 +31,8 @@ HEADERS = {
     "X-Accel-Buffering": "no",
     "Connection": "close",
 }
+# Above this the server has writers wait (the high-water mark of its transports).
+_UNSENT = 64 * 1024
 SEND_DEADLINE = 10.0
 """Seconds within which a reader must take what is sent to it."""
 
@@ -102,6 +104,7 @@ class Wire:
         self._send = send
         self._deadline = deadline
         self._sending: asyncio.Timeout | None = None
+        self._alarm: asyncio.TimerHandle | None = None
         self._leaving: asyncio.Task[None] | None = None
 
     @asynccontextmanager
@@ -114,27 +117,23 @@ class Wire:
             yield
         finally:
             self._leaving.cancel()
+            self._silence()
 
     async def send(self, data: bytes) -> None:
         """Returns when the reader has taken it, but for what the buffers hold. Raises `Left`; a
         reader that takes nothing until the deadline is cut off."""
         self.require_reader()
-        try:
-            async with asyncio.timeout(self._patience()) as self._sending:
-                await self._send(_body(data))
-                # A server writes first and waits before it writes again.
-                await self._send(_body(b""))
-        except TimeoutError:
-            await self._give_up()
-        finally:
-            self._sending = None
+        if self._connection.is_known and self._connection.unsent() < _UNSENT:
+            await self._send(_body(data))  # which does not wait now
+            data = b""
+        if data or self._connection.unsent() >= _UNSENT:
+            await self._send_patiently(data)
         self.require_reader()
 
-    async def wait(self, until: float) -> None:
-        """Until the flag is set, at most until that time of the loop."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout_at(until):
-                await self.flag.wait()
+    def wake_at(self, time: float) -> None:
+        """Has the flag set at that time of the loop, instead of at another one."""
+        self._silence()
+        self._alarm = asyncio.get_running_loop().call_at(time, self.flag.set)
 
     async def end(self, data: bytes) -> None:
         """Sends the last of it and closes; whoever does not take it is cut off."""
@@ -145,6 +144,22 @@ class Wire:
     def require_reader(self) -> None:
         if self._gone:
             raise Left
+
+    async def _send_patiently(self, data: bytes) -> None:
+        try:
+            async with asyncio.timeout(self._patience()) as self._sending:
+                await self._send(_body(data))
+                if data:
+                    # A server writes first, and waits before it writes again.
+                    await self._send(_body(b""))
+        except TimeoutError:
+            await self._give_up()
+        finally:
+            self._sending = None
+
+    def _silence(self) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
 
     def _patience(self) -> float:
         return min(HURRIED, self._deadline) if self.stopping else self._deadline
