@@ -7,7 +7,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from earnest import App, Context
+from earnest import App, Child, Context
+from earnest.domain import ids
 from earnest.domain.errors import FencedOut
 from earnest.engine.leasing import Leases
 from earnest.engine.remembering import Rememberer
@@ -106,7 +107,7 @@ async def test_an_attempt_that_lost_its_lease_changes_nothing_with_any_verb(
     provider = Provider()
     app = shop(provider)
     seen: list[type] = []
-    before: dict[str, int] = {}
+    before: dict[str, object] = {}
 
     @app.run("late", lane="late")
     async def late(ctx: Context, value: int) -> None:
@@ -130,10 +131,12 @@ async def test_an_attempt_that_lost_its_lease_changes_nothing_with_any_verb(
     assert provider.calls == []
 
 
-async def written(bench: Bench) -> dict[str, int]:
-    """How much is stored, table by table."""
+async def written(bench: Bench) -> dict[str, object]:
+    """What is stored: how many rows of each, and the executions as they stand."""
     tables = ("run", "event", "step", "operation", "signal")
-    return {table: await bench.value(f"SELECT count(*) FROM {table}") for table in tables}
+    found = {table: await bench.value(f"SELECT count(*) FROM {table}") for table in tables}
+    rows = "SELECT string_agg(e::text, '; ' ORDER BY run_id) FROM execution e"
+    return {**found, "executions": await bench.value(rows)}
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -148,11 +151,15 @@ async def test_a_context_that_was_kept_after_its_attempt_changes_nothing(
     @app.run("keeps")
     async def keeps(ctx: Context, value: int) -> None:
         kept.append(ctx)
+        await ctx.submit(app.kinds["buy"], {"by": "hold"}, name="child")
 
     bench = make_bench(app)
-    await bench.done("keeps", 1)
-    before = await written(bench)
+    run = await bench.done("keeps", 1)
+    calls, before = len(provider.calls), await written(bench)
     with pytest.raises(FencedOut):
         await VERBS[verb](kept[0], app)
+    child = Child(ids.child_id(run.run_id, "child"), "child", app.kinds["buy"])
+    with pytest.raises(FencedOut):
+        await kept[0].wait(child)
     assert await written(bench) == before
-    assert provider.calls == []
+    assert len(provider.calls) == calls

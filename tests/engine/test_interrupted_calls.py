@@ -121,6 +121,24 @@ async def test_a_run_that_was_asked_to_stop_begins_nothing_new(
     assert [one.name for one in await bench.operations(run.run_id)] == ["pay"]
 
 
+async def test_a_run_that_is_asked_to_stop_while_it_prepares_sends_nothing(
+    make_bench: MakeBench, clock: ManualClock
+) -> None:
+    """P20: what it had reserved is given up."""
+    provider = Provider()
+
+    async def cancels(order: Order) -> None:
+        await bench.cancel(run_id)
+
+    provider.on_prepare = cancels
+    bench = make_bench(shop(provider))
+    run_id = await bench.submit("buy", {"by": "hold"})
+    await bench.drain()
+    assert await bench.status(run_id) == "cancelled"
+    assert (await bench.operation(run_id)).release_reason == "given_up"
+    assert provider.calls == []
+
+
 # ---- the attempt's own time-out ----------------------------------------------------------------
 
 

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from earnest import Context
-from earnest.domain.errors import Conflict, IdempotencyConflict, InvalidRequest, NotFound
+from earnest import App, Context
+from earnest.domain.errors import (
+    Conflict,
+    IdempotencyConflict,
+    InvalidRequest,
+    NotFound,
+    SignalTimedOut,
+)
 from earnest.domain.ids import new_id
 from earnest.domain.run import Wait
 from earnest.engine import signalling
@@ -18,7 +25,7 @@ from earnest.store import facts
 from earnest.testing.clock import ManualClock
 from tests.engine.bench import MEMBER, SCOPE
 from tests.engine.conftest import MakeBench
-from tests.engine.handlers import work
+from tests.engine.handlers import counted, work
 
 
 async def waits_for_go(ctx: Context) -> Any:
@@ -99,6 +106,25 @@ async def test_sleeps_of_one_run_follow_each_other(
     await clock.advance(minutes=1)
     await bench.drain()
     assert await bench.status(run_id) == "succeeded"
+
+
+async def test_another_span_under_a_sleep_that_has_begun_is_told_as_changed_code(
+    make_bench: MakeBench, clock: ManualClock
+) -> None:
+    """P5: the instant was fixed by the old code."""
+
+    def sleeps(span: str) -> App:
+        async def handler(ctx: Context) -> None:
+            await ctx.sleep(span)
+
+        return work(handler, max_attempts=1)
+
+    before, after = make_bench(sleeps("1h")), make_bench(sleeps("2h"))
+    run_id = (await before.done("work")).run_id
+    await clock.advance(hours=1)
+    await after.drain()
+    run = await after.find(run_id)
+    assert (run.error or {})["code"] == "code_changed"
 
 
 async def test_a_sleep_of_less_than_a_second_is_slept_in_place(
@@ -187,7 +213,7 @@ async def test_a_signal_that_waits_for_the_parking_wakes_the_run(
 # ---- signals -----------------------------------------------------------------------------------
 
 
-async def test_the_nth_wait_takes_the_nth_signal_of_its_name(
+async def test_waits_take_the_signals_of_their_name_in_order(
     make_bench: MakeBench, clock: ManualClock
 ) -> None:
     """P25: in every attempt the same one."""
@@ -263,6 +289,52 @@ async def test_a_signal_that_came_with_the_end_of_its_time_counts(
     await bench.signal(run_id, "go", "just so")
     await bench.drain()
     assert (await bench.find(run_id)).output == "just so"
+
+
+async def test_a_signal_that_comes_too_late_for_one_wait_is_there_for_the_next(
+    make_bench: MakeBench, clock: ManualClock
+) -> None:
+    """P25: a wait that was timed out has taken none."""
+
+    async def handler(ctx: Context) -> Any:
+        with contextlib.suppress(SignalTimedOut):
+            return [1, await ctx.wait_signal("paid", timeout="1h")]
+        return [2, await ctx.wait_signal("paid", timeout="1h")]
+
+    bench = make_bench(work(handler))
+    run_id = (await bench.done("work")).run_id
+    await clock.advance(hours=1)
+    await bench.drain()
+    assert await bench.status(run_id) == "waiting"
+    await bench.signal(run_id, "paid", "at last")
+    assert await bench.drain() == 1
+    assert (await bench.find(run_id)).output == [2, "at last"]
+
+
+async def test_a_wait_that_was_timed_out_stays_so_in_every_later_attempt(
+    make_bench: MakeBench, clock: ManualClock
+) -> None:
+    """P2, P25: a run does not do what follows from a silence, and then what follows from a word."""
+    calls, void = counted()
+
+    async def handler(ctx: Context) -> str:
+        try:
+            await ctx.wait_signal("paid", timeout="1h")
+        except SignalTimedOut:
+            await ctx.step("void", void)
+            await ctx.sleep("1h")
+            return "voided"
+        return "shipped"
+
+    bench = make_bench(work(handler))
+    run_id = (await bench.done("work")).run_id
+    await clock.advance(hours=1)
+    await bench.drain()
+    assert len(calls) == 1
+    await bench.signal(run_id, "paid")
+    await clock.advance(hours=1)
+    await bench.drain()
+    assert (await bench.find(run_id)).output == "voided"
 
 
 async def test_a_signal_sent_again_with_its_key_counts_once(
