@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import uuid
+from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -86,6 +87,7 @@ class Context:
     _memory: Memory | None = None
     _closed: bool = False
     _calls: set[asyncio.Task[Any]] = field(default_factory=set)
+    _signals_taken: Counter[str] = field(default_factory=Counter)
     cancelled: bool = False
 
     # ---- who and where ---------------------------------------------------------------------
@@ -198,19 +200,22 @@ class Context:
         await self._wait_until(until)
 
     async def wait_signal(self, name: str, *, timeout: Duration | None = None) -> Any:
-        """The payload of the next signal of that name, without holding a worker. The n-th wait
-        takes the n-th signal; parallel branches wait for signals of different names. Raises
-        `SignalTimedOut`."""
+        """The payload of the next signal of that name, without holding a worker. Signals are taken
+        in the order they came, each by one wait; parallel branches wait for different names. Raises
+        `SignalTimedOut`; that is remembered, and a signal that comes later is the next wait's."""
         own = self._name("signal", name)
-        number = int(own.rpartition("#")[2]) if "#" in own else 1
+        number = self._signals_taken[name] + 1
         until = None
         if timeout is not None:
             until = await self._timer(_kept_beside_steps("signal", own), duration(timeout))
         memory = await self._remember_all(fresh=True)
+        over = _kept_beside_steps("timed out", own)
         found = memory.signals.get((name, number))
-        if found is not None:
+        if found is not None and over not in memory.steps:
+            self._signals_taken[name] = number
             return found.payload
-        if until is not None and until <= memory.now:
+        if over in memory.steps or (until is not None and until <= memory.now):
+            await self._timer(over, timedelta(0))
             raise SignalTimedOut(f"no signal {name!r} came within {timeout}")
         raise Parked(Wait("signal", name=name, number=number, until=until))
 

@@ -1,5 +1,6 @@
-"""Signals: named facts sent to a run from outside. The n-th wait for a name takes the n-th signal
-of that name, in every attempt the same one (P25)."""
+"""Signals: named facts sent to a run from outside. They wait for the run: those of one name are
+taken in the order they came, each by one wait, whether the run waited already or asks later.
+"""
 
 from __future__ import annotations
 
