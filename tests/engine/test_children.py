@@ -242,6 +242,23 @@ async def test_a_child_that_ends_while_the_parking_waits_for_the_lock_is_not_mis
     assert await parking is Settled.QUEUED
 
 
+async def test_an_input_that_is_too_large_for_a_run_is_too_large_for_a_child(
+    make_bench: MakeBench, clock: ManualClock
+) -> None:
+    """P7: no door is wider than another."""
+    app = family()
+
+    @app.run("grow", max_attempts=1)
+    async def grow(ctx: Context, size: int) -> None:
+        await ctx.submit(app.kinds["echo"], "x" * size)
+
+    bench = make_bench(app, max_input_bytes=100)
+    fits, too_large = await bench.done("grow", 98), await bench.done("grow", 99)
+    assert fits.status == "succeeded"
+    assert (too_large.error or {})["code"] == "payload_too_large"
+    assert await children_of(bench, too_large.run_id) == []
+
+
 # ---- names and code that changed ---------------------------------------------------------------
 
 

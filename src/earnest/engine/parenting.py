@@ -20,6 +20,7 @@ from earnest.engine.engine import Engine
 from earnest.engine.intending import StopAsked
 from earnest.engine.kinds import RunKind
 from earnest.engine.leasing import HeldLease
+from earnest.engine.submitting import encode_input
 from earnest.store import executions, runs
 from earnest.store.database import Tx
 from earnest.store.executions import Claimed
@@ -48,9 +49,10 @@ async def submit_child(
     *,
     detached: bool,
 ) -> uuid.UUID:
-    """Makes the child, or finds it. Raises `FencedOut`, `StopAsked`, and `CodeChanged` when the
-    name was used with another kind or input before."""
-    new = _child(parent, kind, kind.encode_input(input), name, detached=detached)
+    """Makes the child, or finds it. Raises `FencedOut`, `StopAsked`, `CodeChanged` when the name
+    was used with another kind or input before, and for an input what `submit` raises."""
+    data = encode_input(engine, kind, input)
+    new = _child(parent, kind, data, name, detached=detached)
 
     async def work(tx: Tx) -> uuid.UUID:
         locked = await executions.lock(tx, parent.scope_id, [parent.run_id])

@@ -131,16 +131,22 @@ async def _the_same(tx: Tx, kind: RunKind[Any, Any], new: NewRun) -> uuid.UUID:
     return found[0]
 
 
-def _new_run(
-    engine: Engine, kind: RunKind[Any, Any], scope_id: str, principal_id: str, request: Request
-) -> NewRun:
-    _check(engine, request)
-    data = kind.encode_input(request.input)
+def encode_input(engine: Engine, kind: RunKind[Any, Any], value: Any) -> bytes:
+    """The canonical bytes of an input. Raises `InvalidRequest`, `PayloadTooLarge`."""
+    data = kind.encode_input(value)
     if len(data) > engine.settings.max_input_bytes:
         raise PayloadTooLarge(
             f"the input has {len(data)} bytes; at most {engine.settings.max_input_bytes} are "
             "taken: store larger things as artifacts and pass their ids"
         )
+    return data
+
+
+def _new_run(
+    engine: Engine, kind: RunKind[Any, Any], scope_id: str, principal_id: str, request: Request
+) -> NewRun:
+    _check(engine, request)
+    data = encode_input(engine, kind, request.input)
     return NewRun(
         scope_id=scope_id,
         run_id=ids.new_id(),
