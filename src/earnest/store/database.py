@@ -7,6 +7,8 @@ A *promise* is a piece of work that commits as a whole. It is tried again for ex
   looks for the traces first (an owner token, a send token, a run id), and only when there are none
   the work is done again. Work without a `reread` must be harmless to repeat.
 
+Both end when the caller's patience does.
+
 A promise that did something passes two crash points, `NAME.before` and `NAME.after` its commit.
 """
 
@@ -23,7 +25,7 @@ import asyncpg
 
 from earnest.domain import canonical
 from earnest.domain.crash_points import reach, watched
-from earnest.domain.errors import DatabaseUnavailable
+from earnest.domain.errors import Busy, DatabaseUnavailable
 from earnest.store.statements import sql
 
 T = TypeVar("T")
@@ -93,7 +95,8 @@ async def prepare_connection(connection: Tx) -> None:
 class Database:
     """A pool on one PostgreSQL. `revive` is called (at most one at a time) while the server cannot
     be reached; the embedded server is brought back by it. `patience` bounds, in seconds, how long a
-    promise waits for the server before it raises `DatabaseUnavailable`."""
+    promise waits for the server before it raises `DatabaseUnavailable`, or is done again because of
+    others before it raises `Busy`."""
 
     def __init__(
         self,
@@ -225,7 +228,9 @@ class Database:
         while True:
             try:
                 return await attempt()
-            except RETRIED:
+            except RETRIED as error:
+                if time.monotonic() >= until:
+                    raise Busy(f"others were always first: {error}; try again later") from error
                 wait = min(wait * 2, 1.0)
             except LOST as error:
                 if isinstance(error, ValueError):
