@@ -209,11 +209,13 @@ async def test_what_was_not_sent_is_tried_again_under_the_same_id_with_a_new_fen
     assert (run.status, (run.error or {})["code"]) == ("queued", "not_sent")
     released = await bench.operation(run.run_id)
     assert (released.state, released.release_reason) == ("released", "not_sent")
+    assert (released.refusal or {})["code"] == "not_sent"
     await clock.advance(minutes=1)
     await bench.drain()
     done = await bench.operation(run.run_id)
     assert await bench.status(run.run_id) == "succeeded"
     assert (done.operation_id, done.attempt, done.send_count) == (released.operation_id, 2, 2)
+    assert done.refusal is None
     assert await bench.moves(done) == [
         "reserve", "begin", "release", "reserve again", "begin", "confirm",
     ]  # fmt: skip

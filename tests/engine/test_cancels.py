@@ -46,7 +46,8 @@ async def test_a_delayed_and_a_retried_run_are_cancelled_at_once(
     bench = make_bench(work(fails, retry_first="1m"))
     run = await bench.done("work")
     assert run.status == "queued"
-    assert (await bench.cancel(run.run_id)).outcome == "cancelled"
+    cancelled = await bench.cancel(run.run_id)
+    assert (cancelled.outcome, cancelled.run.retry_at) == ("cancelled", None)
     await clock.advance(minutes=1)
     assert await bench.drain() == 0
     assert await bench.outcomes(run.run_id) == ["failed"]

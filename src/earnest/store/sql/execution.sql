@@ -76,8 +76,8 @@ SELECT scope_id, run_id FROM settled;
 -- $1 scope, $2 run, $3 version, $4 status, $5 output, $6 error, $7 events, $8 failures.
 UPDATE execution
 SET status = $4, version = version + 1, output = $5, error = $6, lease_until = NULL,
-    waiting_on = NULL, wake_at = NULL, finished_at = clock(), last_seq = last_seq + $7,
-    failures = $8
+    waiting_on = NULL, wake_at = NULL, retry_at = NULL, finished_at = clock(),
+    last_seq = last_seq + $7, failures = $8
 WHERE scope_id = $1 AND run_id = $2 AND version = $3
 RETURNING version, last_seq;
 

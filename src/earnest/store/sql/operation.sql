@@ -33,7 +33,8 @@ RETURNING version;
 -- $1 scope, $2 operation, $3 version, $4 fence.
 UPDATE operation
 SET state = 'reserved', version = version + 1, fence = $4, release_reason = NULL,
-    released_at = NULL, live = true, send_token = NULL, absent_since = NULL, lookup_due_at = NULL
+    released_at = NULL, live = true, send_token = NULL, absent_since = NULL, lookup_due_at = NULL,
+    refusal = NULL, resolution = NULL
 WHERE scope_id = $1 AND operation_id = $2 AND version = $3 AND state = 'released'
   AND release_reason IN ('not_sent', 'absent')
 RETURNING version;
