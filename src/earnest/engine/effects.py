@@ -30,8 +30,8 @@ ReceiptT = TypeVar("ReceiptT")
 @dataclass(frozen=True, slots=True)
 class Call:
     """What an effect sees of its operation. `id` is the key to send along: the same in every
-    attempt. `sends` counts this one; `until` is when the call is given up (monotonic seconds are
-    the engine's business). `scope_id` and `run_id` are for logs on the provider's side."""
+    attempt. `sends` counts this one. `scope_id` and `run_id` are for logs on the provider's
+    side."""
 
     id: str
     scope_id: str

@@ -41,7 +41,7 @@ class Wish(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Ending:
     """How a handler's execution ended. `output` is canonical JSON; `timed_out` tells a time-out
-    from another failure; `retry_at` is a hint shown with a blocked run."""
+    from another failure; `retry` says when a failed attempt is followed by the next."""
 
     wish: Wish
     output: bytes | None = None
