@@ -305,6 +305,21 @@ async def test_changed_code_is_told_and_the_old_code_can_go_on(
     assert (await before.find(run_id)).output == {"amount": 1}
 
 
+async def test_a_set_is_the_same_argument_in_whatever_order_it_shows_its_members(
+    make_bench: MakeBench, clock: ManualClock
+) -> None:
+    """P5: the order differs from process to process."""
+    calls, count = counted(1)
+
+    async def handler(ctx: Context) -> Any:
+        found = await ctx.step("count", count, [{0, 8} if ctx.attempt == 1 else {8, 0}])
+        fails_once(ctx)
+        return found
+
+    assert (await make_bench(work(handler)).done("work")).output == 1
+    assert len(calls) == 1
+
+
 async def test_things_that_are_no_data_may_be_passed_along(
     make_bench: MakeBench, clock: ManualClock
 ) -> None:

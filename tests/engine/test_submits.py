@@ -110,6 +110,30 @@ async def test_the_same_key_with_another_request_is_a_conflict(
     assert await bench.value("SELECT count(*) FROM run") == 1
 
 
+class Tagged(BaseModel):
+    tags: dict[str, set[int]]
+
+
+@pytest.mark.parametrize("kind", ["tag", "anything"])
+async def test_the_same_members_in_a_set_are_the_same_request(
+    make_bench: MakeBench, clock: ManualClock, kind: str
+) -> None:
+    """P7: a set shows its members in another order in another process."""
+    app = shop()
+
+    @app.run("tag")
+    async def tag(ctx: Context, asked: Tagged) -> None:
+        pass
+
+    one, same = Tagged(tags={"a": {0, 8}}), Tagged(tags={"a": {8, 0}})
+    assert one == same
+    assert list(one.tags["a"]) != list(same.tags["a"])
+    bench = make_bench(app)
+    run_id = await bench.submit(kind, one, key="order-17")
+    assert await bench.submit(kind, same, key="order-17") == run_id
+    assert (await bench.find(run_id)).input == {"tags": {"a": [0, 8]}}
+
+
 async def test_many_at_once_with_one_key_make_one_run(
     make_bench: MakeBench, clock: ManualClock
 ) -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from pydantic import TypeAdapter
 from pydantic_core import to_jsonable_python
 
 from earnest.domain import canonical, ids
@@ -21,6 +22,7 @@ from earnest.domain.run import Step
 from earnest.engine.engine import Engine
 from earnest.engine.grouping import Group
 from earnest.engine.leasing import Leases, boot_seconds
+from earnest.engine.typed_json import in_order
 from earnest.store import executions, facts, operations
 from earnest.store.database import Database, Tx
 from earnest.store.executions import Claimed
@@ -138,6 +140,8 @@ class Rememberer:
         return await self._engine.database.promise(name, work, one_statement=True)
 
 
+_ANYTHING: TypeAdapter[Any] = TypeAdapter(Any)
+
 _Mark = tuple[str, uuid.UUID, int, str | None]
 
 
@@ -158,5 +162,6 @@ async def _already(tx: Tx, batch: Sequence[Fact]) -> set[_Mark]:
 def digest_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
     """What a step was called with. Things that are no data (a client, a session) count as their
     type, so that they may be passed along."""
-    plain = to_jsonable_python((args, kwargs), fallback=lambda thing: f"<{type(thing).__name__}>")
-    return canonical.digest(canonical.encode(plain))
+    called = (args, kwargs)
+    plain = to_jsonable_python(called, fallback=lambda thing: f"<{type(thing).__name__}>")
+    return canonical.digest(canonical.encode(in_order(plain, _ANYTHING.dump_python(called))))

@@ -1,7 +1,12 @@
-"""Values of declared types as the canonical JSON that is stored and compared."""
+"""Values of declared types as the canonical JSON that is stored and compared.
+
+A set has no order, and the one that it shows differs from process to process. Its members are put
+in the order of their canonical JSON, so that equal values have equal digests everywhere.
+"""
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any, Literal
 
 from pydantic import TypeAdapter, ValidationError
@@ -14,11 +19,33 @@ def encode_typed(
 ) -> bytes:
     """The canonical bytes of a value. Raises `canonical.NotJson` and pydantic's errors, which are
     `ValueError`s; with `warnings="error"` also for a value that is not of its declared type."""
-    data = canonical.encode(declared.dump_python(value, mode="json", warnings=warnings))
+    plain = declared.dump_python(value, mode="json", warnings=warnings)
+    if _may_hold_sets(declared):
+        plain = in_order(plain, declared.dump_python(value, warnings="none"))
+    data = canonical.encode(plain)
     if b"null" in data and value is not None:
         # Where a type is open, pydantic writes null for a number that is not finite.
         canonical.refuse_unstorable(declared.dump_python(value, warnings="none"))
     return data
+
+
+@cache
+def _may_hold_sets(declared: TypeAdapter[Any]) -> bool:
+    schema = str(declared.core_schema)
+    return any(f"'type': '{type_}'" in schema for type_ in ("set", "frozenset", "any"))
+
+
+def in_order(plain: Any, value: Any) -> Any:
+    """`plain`, the JSON of `value`, with the members of its sets in order. Where the two have not
+    the same shape, since a type writes itself in its own way, it is left as it is."""
+    if isinstance(value, dict) and isinstance(plain, dict) and len(plain) == len(value):
+        pairs = zip(plain.items(), value.values(), strict=True)
+        return {key: in_order(part, own) for (key, part), own in pairs}
+    several = isinstance(value, list | tuple | set | frozenset) and isinstance(plain, list)
+    if not several or len(plain) != len(value):
+        return plain
+    parts = [in_order(part, own) for part, own in zip(plain, value, strict=True)]
+    return sorted(parts, key=canonical.encode) if isinstance(value, set | frozenset) else parts
 
 
 def misfit(error: BaseException) -> str:
