@@ -275,6 +275,19 @@ async def test_what_is_no_answer_settles_nothing_and_is_asked_again(
     assert await bench.status(run.run_id) == "succeeded"
 
 
+async def test_an_answer_that_does_not_fit_is_noted_without_its_values(
+    make_bench: MakeBench, clock: ManualClock
+) -> None:
+    """P21: a provider's answer may hold secrets."""
+    provider = Provider()
+    bench = make_bench(shop(provider))
+    run = await in_doubt(bench, provider, "lookup", does=True)
+    provider.answers.append({"secret": "hunter2"})
+    operation = await bench.look_up(await bench.operation(run.run_id))
+    (*_, noted) = await bench.lookups(operation)
+    assert noted.detail == "ValidationError: id: Field required"
+
+
 async def test_a_question_that_takes_too_long_is_no_answer(
     make_bench: MakeBench, clock: ManualClock
 ) -> None:

@@ -286,7 +286,7 @@ def read_receipt(effect: Effect[Any, Any], operation: Operation) -> Any:
     except ValidationError as error:
         raise CodeChanged(
             f"the receipt of operation {operation.name!r} no longer fits {operation.kind}: "
-            f"{kept_text(error)}; bring the old code back"
+            f"{misfit(error)}; bring the old code back"
         ) from error
 
 

@@ -141,7 +141,8 @@ async def _answer(
     except Inconclusive as error:
         return LookupAnswer.INCONCLUSIVE, kept_text(error.detail), None
     except Exception as error:
-        return LookupAnswer.INCONCLUSIVE, kept_text(f"{type(error).__name__}: {error}"), None
+        told = kept_text(f"{type(error).__name__}: {misfit(error)}")
+        return LookupAnswer.INCONCLUSIVE, told, None
 
 
 async def _adopt(engine: Engine, operation: Operation, data: bytes, reference: str | None) -> None:
