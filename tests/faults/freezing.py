@@ -138,11 +138,14 @@ async def play(point: str, bank: Bank, stage: Stage) -> Thawed:
 
 
 def _told_by_the_lost(events: list[Event]) -> Iterator[str]:
-    """Of an attempt that was lost nothing is told later but the evidence about its call."""
+    """Of an attempt that was lost nothing is told later but the evidence about its call, and that
+    the run goes on by it (a run that an owner hands back says why)."""
     gone: set[int] = set()
     for event in events:
         attempt = int(event.payload.get("attempt", 0))
         if event.type == "attempt.lost":
             gone.add(attempt)
+        elif event.type == "run.resumed" and "why" not in event.payload:
+            continue
         elif attempt in gone and not event.type.startswith(("operation.", "run.unknown")):
             yield f"{event.type} of attempt {attempt}, which was lost"
