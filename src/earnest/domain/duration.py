@@ -10,22 +10,24 @@ from earnest.domain.errors import SettingInvalid
 Duration = str | int | float | timedelta
 
 _UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
-_PATTERN = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)")
+_PATTERN = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(ms|s|m|h|d)")
 
 
 def duration(value: Duration) -> timedelta:
     """The span meant by `value`; bare numbers are seconds. Raises `SettingInvalid`."""
-    if isinstance(value, timedelta):
-        span = value
-    elif isinstance(value, (int, float)):
-        span = timedelta(seconds=value)
-    else:
-        match = _PATTERN.fullmatch(value.strip())
-        if match is None:
-            raise SettingInvalid(
-                f"{value!r} is no duration; write it like 500ms, 30s, 10m, 24h, 7d"
-            )
-        span = timedelta(seconds=float(match[1]) * _UNITS[match[2]])
+    try:
+        span = value if isinstance(value, timedelta) else timedelta(seconds=_seconds(value))
+    except (OverflowError, ValueError) as error:
+        raise SettingInvalid(f"{value!r} is no duration that can be counted") from error
     if span < timedelta(0):
         raise SettingInvalid(f"{value!r} is negative; a duration must be zero or more")
     return span
+
+
+def _seconds(value: str | int | float) -> float:
+    if not isinstance(value, str):
+        return value
+    match = _PATTERN.fullmatch(value.strip())
+    if match is None:
+        raise SettingInvalid(f"{value!r} is no duration; write it like 500ms, 30s, 10m, 24h, 7d")
+    return float(match[1]) * _UNITS[match[2]]
