@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
-from itertools import accumulate, islice, takewhile
+from itertools import islice
 
 import asyncpg
 import structlog
@@ -41,8 +41,10 @@ KEPT_EVENTS = 256
 KEPT_BYTES = 128 * 1024
 # So many tails hold events, those that grew last: with their bytes this bounds the hub's memory.
 KEPT_TAILS = 512
+# What is read at once of one run: as many rows at most, and for a watcher that lags as many bytes.
 PAGE = 100
 PAGE_BYTES = 64 * 1024
+FIRST_PAGE = 20
 # How many runs one statement looks at of each sort, named ones and those whose turn it is; and how
 # many seconds pass until the next after a failure, or after a storm of bells that name no runs.
 LOOKED_AT_ONCE = 100
@@ -252,13 +254,14 @@ class Hub:
             self._warm.pop(next(iter(self._warm))).empty()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Watch:
     """One watcher's view of a run."""
 
     _engine: Engine
     _encode: Encode
     _tail: Tail
+    _rows: int = FIRST_PAGE
 
     @property
     def head(self) -> int:
@@ -276,8 +279,16 @@ class Watch:
         when nothing is, or the run is not one that the principal `asked_by` asked for (`None`:
         whoever did)."""
         sight = Sight(*self._tail.key, asked_by)
-        events = await visible.events(self._engine.database, sight, seq, PAGE)
-        frames = [Frame(event.seq, self._encode(event), event.final) for event in events]
-        sizes = accumulate(len(frame.data) for frame in frames)
-        fitting = sum(1 for _ in takewhile(lambda size: size <= PAGE_BYTES, sizes))
-        return frames[: max(fitting, 1)]
+        events = await visible.events(self._engine.database, sight, seq, self._rows)
+        frames: list[Frame] = []
+        size = 0
+        for event in events:
+            frame = Frame(event.seq, self._encode(event), event.final)
+            size += len(frame.data)
+            if frames and size > PAGE_BYTES:
+                break
+            frames.append(frame)
+        if frames:
+            # The next page asks for no more rows than are likely to fit.
+            self._rows = min(PAGE, 1 + PAGE_BYTES * len(frames) // size)
+        return frames

@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+import uvloop
 
 from earnest.doors.api.streams import StreamSettings
 from earnest.engine import access
@@ -27,6 +28,16 @@ PEOPLE = {
 }
 
 MakeStage = Callable[..., Awaitable[Stage]]
+
+LOOPS = {"uvloop": uvloop.new_event_loop, "asyncio": asyncio.new_event_loop}
+
+
+def pytest_asyncio_loop_factories(
+    config: pytest.Config, item: pytest.Item
+) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """The loop that `earnest serve` uses; how transports behave is looked at with the other too."""
+    both = item.path.name == "test_slow_readers.py"
+    return LOOPS if both else {"uvloop": LOOPS["uvloop"]}
 
 
 @pytest.fixture

@@ -26,12 +26,13 @@ async def _happen(run: ScriptedRun, case: Case) -> None:
         await run.finish()
 
 
-async def _items(stream: Stream, case: Case) -> list[Item]:
+async def _items(stream: Stream, run: ScriptedRun, case: Case) -> list[Item]:
     """All that the case expects, or everything up to the end."""
-    if case.reason is not None:
-        return await stream.rest()
+    # What happens before the resync is part of its snapshot.
     resync = await stream.until("resync_required") if case.resync else []
-    return resync + await stream.messages(len(case.given))
+    rest = stream.messages(len(case.given)) if case.reason is None else stream.rest()
+    _, items = await asyncio.gather(_happen(run, case), rest)
+    return resync + items
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.promise.replace(" ", "_"))
@@ -48,7 +49,7 @@ async def test_a_stream_keeps_to_its_contract(stage: Stage, case: Case) -> None:
     if case.status != 200:
         _check_refusal(case, await stream.body())
         return
-    _, items = await asyncio.gather(_happen(run, case), _items(stream, case))
+    items = await _items(stream, run, case)
     told = [item.data["seq"] for item in items if item.event == "message"]
     assert told == list(case.given)
     assert items[0].event == ("resync_required" if case.resync else "message")

@@ -126,7 +126,8 @@ async def test_a_process_without_bells_notifies_nobody(
         while run_id not in runs:
             ringing.bells.moved(run_id)
             with suppress(TimeoutError):
-                runs |= await asyncio.wait_for(heard.get(), 0.1) or set()
+                async with asyncio.timeout(0.1):
+                    runs |= await heard.get() or set()
         return runs
 
     await hear(known)

@@ -132,7 +132,6 @@ class Reader:
         self.beat_at = now + settings.heartbeat.total_seconds() * random.uniform(0.5, 1)
         shortest, longest = settings.shortest.total_seconds(), settings.longest.total_seconds()
         self.end_at = now + random.uniform(shortest, longest)
-        wire.wake_at(min(self.beat_at, self.end_at))
         with self.life.hub.watch(run.scope_id, run.run_id, run.last_seq, wire.flag) as watch:
             await wire.send(sse.retry())
             if self.resyncs:
@@ -156,7 +155,7 @@ class Reader:
         elif self.ended:
             return Ending.FINAL
         else:
-            await wire.flag.wait()
+            await wire.wait(min(self.beat_at, self.end_at))
         return None
 
     async def _keep_time(self, wire: Wire, watch: Watch) -> Ending | None:
@@ -167,7 +166,6 @@ class Reader:
             return Ending.ROTATED
         if now >= self.beat_at:
             self.beat_at = now + self.streams.settings.heartbeat.total_seconds()
-            wire.wake_at(min(self.beat_at, self.end_at))
             return await self._beat(wire, watch)
         return None
 

@@ -105,6 +105,7 @@ class Wire:
         self._deadline = deadline
         self._sending: asyncio.Timeout | None = None
         self._alarm: asyncio.TimerHandle | None = None
+        self._alarm_at: float | None = None
         self._leaving: asyncio.Task[None] | None = None
 
     @asynccontextmanager
@@ -130,10 +131,18 @@ class Wire:
             await self._send_patiently(data)
         self.require_reader()
 
-    def wake_at(self, time: float) -> None:
-        """Has the flag set at that time of the loop, instead of at another one."""
-        self._silence()
-        self._alarm = asyncio.get_running_loop().call_at(time, self.flag.set)
+    async def wait(self, until: float) -> None:
+        """Until the flag is set; at that time of the loop, or a moment before, it is."""
+        # One alarm for many waits: most of them end by an event, long before it.
+        if self._alarm_at != until:
+            self._silence()
+            self._alarm_at = until
+            self._alarm = asyncio.get_running_loop().call_at(until, self._ring)
+        await self.flag.wait()
+
+    def _ring(self) -> None:
+        self._alarm_at = None
+        self.flag.set()
 
     async def end(self, data: bytes) -> None:
         """Sends the last of it and closes; whoever does not take it is cut off."""
