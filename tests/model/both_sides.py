@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, ClassVar, TypeVar
 
@@ -29,10 +30,10 @@ class UnderWay:
 
 
 class BothSides(RuleBasedStateMachine):
-    """`world` is set before the machine is run; `steps` counts over all examples."""
+    """`world` is set before the machine is run; `tally` counts over all examples."""
 
     world: ClassVar[World]
-    steps: ClassVar[int] = 0
+    tally: ClassVar[Counter[str]] = Counter()
 
     def __init__(self) -> None:
         super().__init__()
@@ -47,6 +48,7 @@ class BothSides(RuleBasedStateMachine):
         try:
             attempts = self.world.run(self.world.observer.fetch(ATTEMPTS, self.scope))
             self.history.check(attempts)
+            self.tally.update(examples=1, attempts=len(attempts))
         finally:
             self.world.end_example(self.scope)
 
@@ -105,7 +107,7 @@ class BothSides(RuleBasedStateMachine):
 
     @invariant()
     def agrees(self) -> None:
-        BothSides.steps += 1
+        self.tally["steps"] += 1
         runs = self.world.run(self.world.observer.fetch(RUNS, self.scope))
         operations = self.world.run(self.world.observer.fetch(OPERATIONS, self.scope))
         compare(self.reference, runs, operations)

@@ -2,7 +2,7 @@
 
     python -m tests.model.figures [STEPS]      F2: 50,000 steps
 
-Exit code 1 when engine and model diverge. Progress goes to standard error.
+Exit code 1 when engine and model differ; the shortest steps that show it go to standard error.
 """
 
 from __future__ import annotations
@@ -14,51 +14,80 @@ import sys
 import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import structlog
+from hypothesis import HealthCheck, settings
+from hypothesis.stateful import run_state_machine_as_test
 
 from earnest.testing.databases import ThrowawayCluster
 from tests.model.machine import Model
-from tests.model.test_model import run_examples
 from tests.model.world import World
 
-EXAMPLES = 50
+STEPS = 50_000
+STEPS_AN_EXAMPLE = 50
+EXAMPLES_AT_ONCE = 200
+
+Figure = dict[str, Any]
 
 
-def main() -> None:
-    wanted = int(sys.argv[1]) if len(sys.argv) > 1 else 50_000
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
-    logging.getLogger("asyncpg").setLevel(logging.CRITICAL)
-    with TemporaryDirectory(prefix="earnest-model-") as folder:
-        cluster = ThrowawayCluster(Path(folder) / "home").start()
-        try:
-            figure = _measure(cluster, wanted)
-        finally:
-            cluster.stop()
-    sys.stdout.write(json.dumps(figure) + "\n")
-    sys.exit(0 if figure["divergences"] == 0 else 1)
-
-
-def _measure(cluster: ThrowawayCluster, wanted: int) -> dict[str, object]:
-    world = World(asyncio.run(cluster.copy()))
+def play(world: World, examples: int) -> int:
+    """Plays that many examples; returns how many steps were compared. Raises at a difference."""
     Model.world = world
-    started, steps, divergences = time.monotonic(), 0, 0
+    before = Model.tally["steps"]
+    run_state_machine_as_test(
+        Model,
+        settings=settings(
+            max_examples=examples,
+            stateful_step_count=STEPS_AN_EXAMPLE,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
+    return Model.tally["steps"] - before
+
+
+def measure(world: World, steps: int) -> Figure:
+    """Plays until that many steps were compared."""
+    Model.tally.clear()
+    started, divergences = time.monotonic(), 0
     try:
-        while steps < wanted and not divergences:
-            try:
-                steps += run_examples(world, EXAMPLES)
-            except AssertionError as error:
-                divergences += 1
-                sys.stderr.write(f"{error}\n")
-            sys.stderr.write(f"{steps} steps compared\n")
-    finally:
-        world.close()
+        while Model.tally["steps"] < steps:
+            play(world, EXAMPLES_AT_ONCE)
+            sys.stderr.write(f"{Model.tally['steps']} steps compared\n")
+    except AssertionError as difference:
+        sys.stderr.write("\n".join([str(difference), *getattr(difference, "__notes__", [])]) + "\n")
+        divergences = 1
     return {
-        "figure": "engine against model",
-        "steps": steps,
+        "figure": "model test",
+        "steps": Model.tally["steps"],
+        "examples": Model.tally["examples"],
+        "attempts_whose_owners_were_checked": Model.tally["attempts"],
         "divergences": divergences,
         "minutes": round((time.monotonic() - started) / 60, 1),
     }
+
+
+def main() -> None:
+    if len(sys.argv) > 2 or (sys.argv[1:] and not sys.argv[1].isdecimal()):
+        sys.exit(__doc__)
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
+    with TemporaryDirectory(prefix="earnest-model-") as folder:
+        figure = _measured(Path(folder), int(sys.argv[1]) if sys.argv[1:] else STEPS)
+    sys.stdout.write(json.dumps(figure) + "\n")
+    sys.exit(1 if figure["divergences"] else 0)
+
+
+def _measured(folder: Path, steps: int) -> Figure:
+    cluster = ThrowawayCluster(folder / "home").start()
+    try:
+        world = World(asyncio.run(cluster.copy()))
+        try:
+            return measure(world, steps)
+        finally:
+            world.close()
+    finally:
+        cluster.stop()
 
 
 if __name__ == "__main__":

@@ -86,7 +86,7 @@ asked = st.builds(
 class Model(BothSides):
     """Any verb, by any worker, at any time."""
 
-    @initialize(kinds=st.lists(kinds, min_size=1, max_size=3), limit=st.integers(0, 2))
+    @initialize(kinds=st.lists(kinds, min_size=1, max_size=3), limit=st.integers(0, 3))
     def begin(self, kinds: list[str], limit: int) -> None:
         """Some runs are there, and some are claimed."""
         self.advance(0.001)
@@ -285,7 +285,7 @@ class Model(BothSides):
             assert (None if answer is None else type(answer).__name__) == refusal
 
     def _write(self, hand: Hand) -> Coroutine[Any, Any, None]:
-        name = f"step-{hand.claimed.fence}-{self.steps}"
+        name = f"step-{hand.claimed.fence}-{self.tally['steps']}"
         return hand.worker.rememberer.write(
             hand.claimed, "step.completed", b"{}", name, "step", b"digest", b"1"
         )

@@ -2,33 +2,16 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
-from hypothesis import HealthCheck, settings
-from hypothesis.stateful import run_state_machine_as_test
 
-from tests.model.machine import Model
+from tests.model.figures import STEPS, measure, play
 from tests.model.world import World
-
-STEPS_AN_EXAMPLE = 50
-
-
-def run_examples(world: World, examples: int) -> int:
-    """Runs the machine; returns how many steps were compared."""
-    before = Model.steps
-    run_state_machine_as_test(
-        Model,
-        settings=settings(
-            max_examples=examples,
-            stateful_step_count=STEPS_AN_EXAMPLE,
-            deadline=None,
-            suppress_health_check=list(HealthCheck),
-        ),
-    )
-    return Model.steps - before
 
 
 def test_the_engine_does_what_the_model_says_whatever_the_order(world: World) -> None:
-    assert run_examples(world, examples=45) >= 1_000
+    assert play(world, examples=40) >= 1_000
 
 
 @pytest.mark.slow
@@ -36,8 +19,8 @@ def test_the_engine_does_what_the_model_says_whatever_the_order(world: World) ->
 def test_fifty_thousand_steps_show_no_difference(
     world: World, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    steps = 0
-    while steps < 50_000:
-        steps += run_examples(world, examples=200)
+    figure = measure(world, STEPS)
     with capsys.disabled():
-        print(f"\nmodel test: {steps} steps, 0 divergences")
+        print(f"\n{json.dumps(figure)}")
+    assert figure["divergences"] == 0
+    assert figure["steps"] >= STEPS
