@@ -244,26 +244,28 @@ async def open_app(
     worker: bool = False,
 ) -> AsyncIterator[Assembly]:
     """Opens Earnest inside a program of one's own: `app.submit` and `earnest.operation` act through
-    it, in `scope` and as `principal`. With `worker`, this process also runs work."""
-    config = Config(home or default_home(), database_url, [app])
-    async with Assembly(config) as assembly:
+    it, in `scope` and as `principal`. Home and database are those that the environment names, where
+    none are given. With `worker`, this process also runs work."""
+    url = database_url or os.environ.get("EARNEST_DATABASE_URL") or None
+    async with Assembly(Config(home or default_home(), url, [app])) as assembly:
         bound = binding.Binding(assembly.engine, scope, principal)
-        binding.bind(bound)
         await announcing.announce(assembly.engine)
         await assembly.engine.bells.start()
         working = asyncio.create_task(_work(assembly)) if worker else None
+        binding.bind(bound)
         try:
             yield assembly
         finally:
+            binding.unbind(bound)
             if working is not None:
                 working.cancel()
                 await asyncio.gather(working, return_exceptions=True)
             await assembly.engine.bells.stop()
-            binding.unbind(bound)
 
 
 async def _work(assembly: Assembly) -> None:
-    """Works until it is cancelled, and then drains."""
+    """Works until it is cancelled, and then drains. A worker that fails is told at once: the
+    program around it goes on without one."""
     worker = assembly.worker()
     running = asyncio.create_task(worker.run())
     try:
@@ -271,4 +273,7 @@ async def _work(assembly: Assembly) -> None:
     except asyncio.CancelledError:
         worker.stop()
         await running
+        raise
+    except Exception:
+        log.exception("worker.failed")
         raise

@@ -1,0 +1,62 @@
+"""Opening Earnest inside a program of one's own: on which database, and what is left if it fails."""
+
+from __future__ import annotations
+
+import asyncpg
+import pytest
+from structlog.testing import capture_logs
+
+import earnest
+from earnest import App, Context
+from earnest.domain.errors import SettingInvalid
+from earnest.engine import binding
+
+
+def idle() -> App:
+    app = App("idle")
+
+    @app.run("idle")
+    async def idle(ctx: Context, value: int) -> int:
+        return value
+
+    return app
+
+
+async def change(database_url: str, statement: str) -> None:
+    connection = await asyncpg.connect(database_url, server_settings={"search_path": "earnest"})
+    await connection.execute(statement)
+    await connection.close()
+
+
+async def test_a_program_opens_the_database_that_its_environment_names(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P23: the one that its workers are told in the same way, and no other."""
+    monkeypatch.setenv("EARNEST_DATABASE_URL", database_url)
+    app = idle()
+    async with earnest.open(app) as opened:
+        assert opened.engine.database.url == database_url
+        await app.submit(app.kinds["idle"], 1)
+    connection = await asyncpg.connect(database_url)
+    assert await connection.fetchval("SELECT count(*) FROM earnest.run") == 1
+    await connection.close()
+
+
+async def test_a_program_that_could_not_be_opened_is_bound_to_nothing(database_url: str) -> None:
+    await change(database_url, "ALTER TABLE run_kind RENAME TO run_kind_away")
+    with pytest.raises(asyncpg.UndefinedTableError):
+        async with earnest.open(idle(), database_url=database_url):
+            pytest.fail("it was not opened")
+    with pytest.raises(SettingInvalid, match="not open in this process"):
+        binding.current()
+    await change(database_url, "ALTER TABLE run_kind_away RENAME TO run_kind")
+
+
+async def test_a_worker_that_fails_beside_a_program_is_told_at_once(database_url: str) -> None:
+    """P18: nothing is dispatched, and not in silence."""
+    await change(database_url, "ALTER TABLE execution RENAME COLUMN lease_until TO lease_away")
+    with capture_logs() as told:
+        async with earnest.open(idle(), database_url=database_url, worker=True) as opened:
+            while not any(line["event"] == "worker.failed" for line in told):
+                await opened.engine.database.fetch("database_clock")
+    await change(database_url, "ALTER TABLE execution RENAME COLUMN lease_away TO lease_until")
