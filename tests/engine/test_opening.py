@@ -1,4 +1,4 @@
-"""Opening Earnest inside a program of one's own: on which database, and what is left if it fails."""
+"""Opening Earnest inside a program of one's own: on which database, and what a failure leaves."""
 
 from __future__ import annotations
 
