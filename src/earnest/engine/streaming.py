@@ -43,7 +43,7 @@ KEPT_BYTES = 128 * 1024
 KEPT_TAILS = 512
 # What is read at once of one run: as many rows at most, and for a watcher that lags as many bytes.
 PAGE = 100
-PAGE_BYTES = 64 * 1024
+PAGE_BYTES = 32 * 1024
 FIRST_PAGE = 20
 # How many runs one statement looks at of each sort, named ones and those whose turn it is; and how
 # many seconds pass until the next after a failure, or after a storm of bells that name no runs.

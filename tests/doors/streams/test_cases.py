@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+from typing import Any
 
 import pytest
 
+from earnest.store import visible
 from tests.doors.streams.cases import CASES, Case
 from tests.doors.streams.reading import Item, Projection, Stream
 from tests.doors.streams.stage import ScriptedRun, Stage
@@ -114,6 +116,28 @@ async def test_events_that_are_forgotten_while_they_are_read_are_told_by_a_resyn
     assert (resync.data["after_seq"], resync.data["head_seq"]) == (2, 6)
     await run.append()
     assert [item.data["seq"] for item in await stream.messages(1)] == [7]
+
+
+async def test_what_happens_while_a_resync_is_on_its_way_comes_after_it(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P9."""
+    run = await stage.run(12)
+    await run.forget_before(10)
+    other = await stage.open(run, "operator", after=12)
+    look = visible.oldest_event
+
+    async def look_slowly(*arguments: Any) -> int | None:
+        found = await look(*arguments)
+        await run.append(2)
+        await other.messages(2)  # so the hub knows of them
+        return found
+
+    monkeypatch.setattr(visible, "oldest_event", look_slowly)
+    stream = await stage.open(run, after=1)
+    (resync,) = await stream.until("resync_required")
+    assert resync.data["head_seq"] == 12
+    assert [item.data["seq"] for item in await stream.messages(2)] == [13, 14]
 
 
 async def test_an_event_is_told_as_the_page_tells_it(stage: Stage) -> None:

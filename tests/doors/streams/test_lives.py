@@ -65,6 +65,20 @@ async def test_a_busy_stream_has_heartbeats_too(make_stage: MakeStage) -> None:
     assert all(len(items) > 1 for items in found[1:])
 
 
+async def test_who_reads_slowly_is_looked_after_between_two_pieces(
+    make_stage: MakeStage,
+) -> None:
+    """A revoked token does not go on reading what was waiting for it."""
+    stage = await make_stage(heartbeat=QUICK, send_deadline=timedelta(seconds=60))
+    run = await stage.run()
+    await run.append(60, text="x" * 12_000)
+    slow = await stage.open(run, buffer=4096, limit=4096)
+    await _revoke(stage, "member")
+    items = await slow.rest()
+    assert items[-1].data == {"reason": "revoked"}
+    assert len(items) < 60
+
+
 async def test_a_stream_rotates_and_its_reader_comes_again_without_a_gap(
     make_stage: MakeStage,
 ) -> None:

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import accumulate, takewhile
 from typing import Any
 
 from pydantic import TypeAdapter
@@ -28,13 +28,13 @@ from earnest.doors.api.streams import Life, Streams, show_position
 from earnest.doors.api.visit import Visit
 from earnest.engine import reading
 from earnest.engine.epoch import POSITION_PATTERN, Position, read_position
-from earnest.engine.streaming import Frame, Watch
+from earnest.engine.streaming import PAGE_BYTES, Frame, Watch
 from earnest.store import visible
 
-CHUNK_BYTES = 32 * 1024
+CHUNK_BYTES = PAGE_BYTES
 """About so much is sent at once: this and the server's own buffer are what a reader may hold."""
 
-_CHECK_WITHIN = 10.0  # seconds: with the heartbeat this is less than the 30 that are promised
+_CHECK_WITHIN = 5.0  # seconds: with a heartbeat and a send before it, the 30 that are promised
 
 _CONTROLS = {
     "heartbeat": shapes.Heartbeat,
@@ -182,14 +182,16 @@ class Reader:
         return None
 
     async def _deliver(self, wire: Wire, frames: list[Frame]) -> None:
-        for chunk in _chunks(frames):
-            await wire.send(b"".join(frame.data for frame in chunk))
-            self.after = chunk[-1].seq
-            self.ended = self.ended or any(frame.final for frame in chunk)
+        """As many as are sent at once: a reader that takes its time is still looked after."""
+        chunk = _first_of(frames)
+        await wire.send(b"".join(frame.data for frame in chunk))
+        self.after = chunk[-1].seq
+        self.ended = self.ended or any(frame.final for frame in chunk)
 
     async def _resync(self, wire: Wire, watch: Watch) -> None:
         """Gives the run as it stands, and a position to go on from."""
         actor, engine = self.visit.actor, self.visit.engine
+        head = watch.head  # it may grow while the snapshot is on its way: that comes after it
         run = await reading.find_run(engine, actor, self.run.run_id)
         oldest = await visible.oldest_event(engine.database, self.visit.sight(run))
         told: shapes.Resync = {
@@ -202,7 +204,8 @@ class Reader:
         await wire.send(
             sse.control("resync_required", told, show_position(self.life.epoch, run.last_seq))
         )
-        self.after, self.ended = max(run.last_seq, watch.head), run.final
+        # A head above the run's is of a database that was rolled back; its epoch ends it soon.
+        self.after, self.ended = max(run.last_seq, head), run.final
 
 
 def _require_sees(visit: Visit, run: Run) -> None:
@@ -210,14 +213,8 @@ def _require_sees(visit: Visit, run: Run) -> None:
         raise NotFound("not this actor's to see")
 
 
-def _chunks(frames: list[Frame]) -> Iterator[list[Frame]]:
-    chunk: list[Frame] = []
-    size = 0
-    for frame in frames:
-        if chunk and size + len(frame.data) > CHUNK_BYTES:
-            yield chunk
-            chunk, size = [], 0
-        chunk.append(frame)
-        size += len(frame.data)
-    if chunk:
-        yield chunk
+def _first_of(frames: list[Frame]) -> list[Frame]:
+    """Those that are sent at once; one at least."""
+    sizes = accumulate(len(frame.data) for frame in frames)
+    fitting = sum(1 for _ in takewhile(lambda size: size <= CHUNK_BYTES, sizes))
+    return frames[: max(fitting, 1)]
