@@ -12,7 +12,7 @@ import asyncpg
 import pytest
 
 from earnest import App, Context
-from earnest.engine import attempting
+from earnest.engine import attempting, leasing
 from earnest.engine.doorbells import STOP
 from earnest.store.statements import sql
 from earnest.testing.clock import ManualClock
@@ -395,3 +395,23 @@ async def test_a_keeper_takes_its_lock_when_an_older_connection_lets_it_go(
     async with bench.at_work():
         await older.close()
         await bench.wait_until_true(f"SELECT NOT EXISTS ({unlocked})")
+
+
+async def test_a_keeper_goes_on_whatever_went_wrong(
+    make_bench: MakeBench, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P6, P23: a worker without one would look alive and lose every run that it claims."""
+    monkeypatch.setattr(leasing, "_RETRY_AFTER", 0.01)
+    bench = make_bench(work(nothing))
+    database, settings = bench.engine.database, bench.engine.settings
+    troubles: list[Exception] = [RuntimeError("a mistake of ours"), OSError("no route to host")]
+
+    async def enter(tx: asyncpg.Connection) -> bool:
+        if troubles:
+            raise troubles.pop()
+        return await bench.engine.instance.enter(tx)
+
+    keeper = leasing.Keeper(database, leasing.Leases(settings.lease), settings, enter)
+    assert await asyncio.to_thread(keeper.start, 10)
+    assert troubles == []
+    await asyncio.to_thread(keeper.stop)

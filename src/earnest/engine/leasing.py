@@ -27,12 +27,11 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-import asyncpg
 import structlog
 
 from earnest.domain.crash_points import reach
 from earnest.engine.settings import EngineSettings
-from earnest.store.database import LOST, Database, Tx
+from earnest.store.database import Database, Tx
 from earnest.store.executions import Claimed, Key
 from earnest.store.statements import sql
 
@@ -165,8 +164,8 @@ class Keeper:
         while not self._stop.is_set():
             try:
                 await self._keep_connected()
-            except (*LOST, asyncpg.PostgresError) as error:
-                log.warning("keeper.disconnected", error=str(error))
+            except Exception as error:  # whatever it is: without a keeper every lease runs out
+                log.warning("keeper.disconnected", error=f"{type(error).__name__}: {error}")
                 await self._pause(_RETRY_AFTER)
 
     async def _keep_connected(self) -> None:
