@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from earnest.domain import canonical
@@ -22,19 +22,22 @@ leaves = (
     | texts
     | st.floats(allow_nan=False).filter(math.isfinite)
 )
-values = st.recursive(leaves, lambda of: st.lists(of) | st.dictionaries(texts, of), max_leaves=8)
+values = st.recursive(leaves, lambda of: st.lists(of) | st.dictionaries(texts, of), max_leaves=5)
 
 
+@settings(max_examples=50)
 @given(values)
 def test_what_is_encoded_is_read_back_the_same(value: Any) -> None:
     assert canonical.decode(canonical.encode(value)) == value
 
 
+@settings(max_examples=50)
 @given(values)
 def test_other_programs_read_the_same_value(value: Any) -> None:
     assert json.loads(canonical.encode(value)) == value
 
 
+@settings(max_examples=50)
 @given(st.dictionaries(texts, leaves, min_size=2))
 def test_the_order_of_keys_makes_no_difference(value: dict[str, Any]) -> None:
     turned = dict(reversed(value.items()))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from earnest.domain.errors import InvalidRequest, NameNeeded
 from earnest.engine.names import MAX_NAME, Names
 
-asked = st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from([None, "k1", "k2"])))
+asked = st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from([None, "k1", "k2"])), max_size=9)
 
 
 def test_a_repeated_name_is_numbered_in_the_order_it_is_asked_for() -> None:
