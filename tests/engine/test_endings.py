@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 from datetime import timedelta
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from earnest import App, Blocked, Context, Failed, NotSent, Refused
 from earnest.domain import canonical
@@ -24,6 +26,7 @@ from earnest.domain.run import Wait
 from earnest.engine import attempting
 from earnest.engine.context import Parked
 from earnest.engine.settling import Wish
+from earnest.store.database import Database
 from earnest.testing.clock import ManualClock
 from tests.engine.conftest import MakeBench
 from tests.engine.handlers import work
@@ -313,6 +316,32 @@ async def test_whatever_an_error_says_is_kept_within_bounds(
     assert len(run.error["detail"]) <= 500
     for event in await bench.events(run.run_id):
         assert len(canonical.encode(event.payload)) <= MAX_PAYLOAD_BYTES
+
+
+async def test_an_ending_waits_for_a_row_on_which_somebody_sits(
+    make_bench: MakeBench, clock: ManualClock
+) -> None:
+    """P23: what was done does not end as a lost attempt."""
+    sitting = contextlib.AsyncExitStack()
+
+    async def handler(ctx: Context) -> int:
+        await sitting.enter_async_context(bench.holding(ctx.claimed.run_id))
+        return ctx.attempt
+
+    bench = make_bench(work(handler, max_attempts=1))
+    settings = {"lock_timeout": "50ms"}
+    async with sitting, Database(bench.engine.database.url, settings=settings) as impatient:
+        bench.engine.database = impatient
+        run_id = await bench.submit("work")
+        with capture_logs() as told:
+            draining = asyncio.create_task(bench.drain())
+            while len([line for line in told if line["event"] == "attempt.settles_again"]) < 2:
+                await asyncio.sleep(0)
+                assert not draining.done()
+        await sitting.aclose()
+        await draining
+        assert (await bench.find(run_id)).output == 1
+        assert await bench.outcomes(run_id) == ["succeeded"]
 
 
 async def test_the_error_of_a_lost_attempt_is_nobodys_business_any_more(

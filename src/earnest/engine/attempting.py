@@ -15,6 +15,7 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Any
 
+import asyncpg
 import structlog
 
 from earnest.domain import canonical, ids
@@ -40,7 +41,7 @@ from earnest.engine.context import Context, Parked
 from earnest.engine.engine import Engine
 from earnest.engine.intending import StopAsked
 from earnest.engine.kinds import RunKind
-from earnest.engine.leasing import Leases
+from earnest.engine.leasing import HeldLease, Leases
 from earnest.engine.plain import PlainContext
 from earnest.engine.remembering import Rememberer
 from earnest.engine.settling import Ending, Settled, Settler, Wish
@@ -63,6 +64,7 @@ FOR_GOOD = (
     NameNeeded,
 )
 UNWIND = timedelta(seconds=5)
+BUSY = (asyncpg.LockNotAvailableError, asyncpg.QueryCanceledError)
 
 
 class Stop(StrEnum):
@@ -108,13 +110,24 @@ class Attempting:
             await context.finish_calls()
             if ending is None or not held.valid():
                 return Settled.FENCED
-            return await self.settler.settle(self.claimed, ending)
+            return await self._settle(held, ending)
         except DatabaseUnavailable as error:
             log.warning("attempt.not_settled", run_id=context.run_id, error=error.detail)
             return None
         finally:
             context.close()
             self.leases.let_go(held)
+
+    async def _settle(self, held: HeldLease, ending: Ending) -> Settled:
+        """A row on which somebody sits is waited for as long as the lease lives: what is done is
+        not to be done again because of that."""
+        while True:
+            try:
+                return await self.settler.settle(self.claimed, ending)
+            except BUSY as error:
+                if not held.valid():
+                    raise
+                log.warning("attempt.settles_again", error=str(error), **self._ids())
 
     def stop(self, why: Stop) -> None:
         """Asks the handler to end. The first reason counts, but a lost lease beats all."""
