@@ -290,6 +290,8 @@ class Worker:
             raise
         for one in claimed:
             self._begin(one, asked_at)
+        if claimed:
+            self.engine.bells.moved(*(one.run_id for one in claimed))
         return len(claimed)
 
     def _begin(self, claimed: Claimed, asked_at: float) -> None:
