@@ -20,7 +20,7 @@ from earnest.testing.simulator import Simulator
 from tests.faults.plan import Plan, Planned
 from tests.faults.processes import Child, Processes
 from tests.faults.roles import open_engine, quick_settings
-from tests.faults.verbs import PRINCIPAL, Caller, Verb
+from tests.faults.verbs import Caller, Verb
 from tests.faults.workload import BOOK
 
 LOOK = timedelta(milliseconds=50)
@@ -274,6 +274,3 @@ def new_scope() -> str:
 
 def seeded(*parts: object) -> random.Random:
     return random.Random(":".join(map(str, parts)))
-
-
-__all__ = ["PRINCIPAL", "Play", "Stage", "new_scope", "open_stage", "seeded"]

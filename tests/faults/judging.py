@@ -31,6 +31,9 @@ WHERE scope_id = $1
 """
 
 
+_BOOK = "SELECT * FROM public.book WHERE operation_id = ANY ($1) ORDER BY line"
+
+
 @dataclass
 class Verdict:
     """What was wrong, in words; four empty lists are a case that was passed."""
@@ -86,7 +89,7 @@ async def _gather(play: Play) -> _Evidence:
     known = [operation["operation_id"] for operation in tables.operations]
     async with database.connection() as tx:
         asked = await tx.fetch(_ASKED, play.scope)
-        lines = await tx.fetch("SELECT * FROM public.book WHERE operation_id = ANY ($1)", known)
+        lines = await tx.fetch(_BOOK, known)
     book: dict[uuid.UUID, list[str]] = defaultdict(list)
     for line in lines:
         book[line["operation_id"]].append(line["said"])
@@ -118,10 +121,8 @@ def _wrong(evidence: _Evidence, planned: Planned) -> Iterator[str]:
     first, *again = evidence.runs_of(planned.key)
     yield from _wrong_end(evidence, planned, first)
     for run_id in again:
-        if (status := evidence.execution(run_id)["status"]) != "succeeded":
-            yield f"the retry of {planned.key} is {status}"
-        if (refunds := evidence.refunds_of(run_id)) != 1:
-            yield f"the retry of {planned.key} was refunded {refunds} times"
+        retried = Planned(f"the retry of {planned.key}", planned.kind, refunds=1)
+        yield from _wrong_end(evidence, retried, run_id)
 
 
 def _given_up(evidence: _Evidence, planned: Planned, run_id: uuid.UUID) -> Planned:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from earnest.domain.crash_points import NAMES, POINTS
+from earnest.domain.crash_points import NAMES
 from earnest.testing.crashing import Crash
 from tests.faults.driving import Play, Stage, new_scope, seeded
 from tests.faults.judging import Verdict, judge
@@ -121,7 +121,3 @@ async def play(case: Case, stage: Stage) -> Outcome:
 def _second(random_: random.Random) -> Crash:
     point = f"{random_.choice(SECOND)}.{random_.choice(SIDES)}"
     return Crash(point, random_.randint(1, 3))
-
-
-__all__ = ["NEVER", "POINTS", "SEEDS", "SIDES", "Case", "Occurrence", "Outcome", "cases_of"]
-__all__ += ["every_case", "play"]

@@ -21,7 +21,11 @@ from earnest.engine.effects import Call, Effect
 from earnest.engine.plain import PlainContext
 
 PRICE = "20.00"
-BOOK = "CREATE TABLE public.book (operation_id uuid NOT NULL, said text NOT NULL)"
+BOOK = """
+CREATE TABLE public.book (
+    line bigserial PRIMARY KEY, operation_id uuid NOT NULL, said text NOT NULL
+)
+"""
 
 Bank = Literal["keyed", "queryable", "careful", "opaque"]
 
@@ -113,7 +117,8 @@ REFUNDS: dict[str, type[_Refund]] = {
 
 
 async def _write(tx: asyncpg.Connection, call: Call, said: str) -> None:
-    await tx.execute("INSERT INTO public.book VALUES ($1, $2)", call.operation_id, said)
+    statement = "INSERT INTO public.book (operation_id, said) VALUES ($1, $2)"
+    await tx.execute(statement, call.operation_id, said)
 
 
 class Order(BaseModel):
