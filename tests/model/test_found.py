@@ -85,3 +85,20 @@ def test_a_persons_verdict_is_stored_once_although_its_reply_was_lost(played: Pl
     played.answered("doubt")
     played.resolve(0, "submitted", 0, loss=1)
     played.agrees()
+
+
+def test_a_late_failure_of_a_sending_again_counts_the_answers_of_the_others(
+    played: Played,
+) -> None:
+    """Or the next question would come as soon as after the first one."""
+    played.perform(0, Asked("a", "model.resent", alone=True), None)
+    for _ in range(2):
+        played.passed(76)
+        played.reaped()
+        played.look_up(0, 0, "inconclusive", None)
+        played.agrees()
+    played.answered("doubt", place=2)
+    played.look_up(0, 0, "inconclusive", None)
+    played.answered("doubt", place=2)
+    assert [one.place for one in played.under_way] == ["call", "call"]
+    played.answered("doubt", place=1)

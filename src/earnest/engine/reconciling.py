@@ -205,7 +205,7 @@ async def _send_again(engine: Engine, operation: Operation, effect: Effect[Any, 
     after = await operating.send_stored(engine, operation, effect, request)
     if after.state is OperationState.UNKNOWN:
         detail = "sent again, and still no answer"
-        wait = _wait(engine, operation)
+        wait = _wait(engine, after)
         await recording.note_answer(engine, after, LookupAnswer.INCONCLUSIVE, detail, wait)
 
 
