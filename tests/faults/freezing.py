@@ -14,6 +14,7 @@ import uuid
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from itertools import product
+from typing import Any
 
 from earnest.domain import ids
 from earnest.domain.event import Event
@@ -56,6 +57,10 @@ class Scene:
         operation = await self.operation()
         database = self.stage.engine.database
         return await operations.moves(database, self.scope, operation.operation_id)
+
+    async def findings(self) -> list[dict[str, Any]]:
+        database, operation = self.stage.engine.database, await self.operation()
+        return await operations.findings(database, self.scope, operation.operation_id)
 
     async def refunds(self) -> int:
         """How often the bank really did it."""

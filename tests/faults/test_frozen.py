@@ -59,3 +59,29 @@ async def test_an_absence_is_no_proof_while_the_sender_may_still_send(stage: Sta
     assert [move.move for move in moves[-4:]] == ["resolve", "reserve again", "begin", "confirm"]
     assert [move.detail["outcome"] for move in moves if move.move == "resolve"] == ["released"]
     assert await scene.refunds() == 1
+
+
+async def test_what_a_frozen_worker_says_of_its_own_call_touches_no_later_call(
+    stage: Stage,
+) -> None:
+    """It wakes up knowing that it has sent nothing, while its successor's call is on the way: that
+    call has another send token, so nothing is released and nothing is sent a third time."""
+    scene = await freezing.begin(stage, "keyed")
+    stage.simulator.put_fault("bank", "slow", delay_ms=2500, match=f"{scene.scope}-order")
+    frozen = await freezing.start_frozen(scene, "begin.after")
+    other = stage.start_worker()
+
+    async def is_sent_again() -> bool:
+        operation = await scene.operation()
+        return operation.send_count == 2 and operation.state is OperationState.SUBMITTING
+
+    await scene.until(is_sent_again)
+    frozen.go_on()
+    await freezing.end(frozen)
+    assert (await scene.operation()).state is OperationState.SUBMITTING
+    await scene.until(scene.has_ended)
+    await freezing.end(other)
+    moves = [move.move for move in await scene.moves()]
+    assert moves == ["reserve", "begin", "send again", "confirm"]
+    assert await scene.findings() == []
+    assert await scene.refunds() == 1
