@@ -12,6 +12,7 @@ import json
 import logging
 import sys
 import time
+import traceback
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -55,8 +56,8 @@ def measure(world: World, steps: int) -> Figure:
         while Model.tally["steps"] < steps:
             play(world, EXAMPLES_AT_ONCE)
             sys.stderr.write(f"{Model.tally['steps']} steps compared\n")
-    except AssertionError as difference:
-        sys.stderr.write("\n".join([str(difference), *getattr(difference, "__notes__", [])]) + "\n")
+    except AssertionError:
+        traceback.print_exc()
         divergences = 1
     return {
         "figure": "model test",

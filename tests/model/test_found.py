@@ -102,3 +102,14 @@ def test_a_late_failure_of_a_sending_again_counts_the_answers_of_the_others(
     played.answered("doubt", place=2)
     assert [one.place for one in played.under_way] == ["call", "call"]
     played.answered("doubt", place=1)
+
+
+def test_a_stale_attempt_does_not_hear_the_success_of_the_one_beside_it(played: Played) -> None:
+    """Both are of one process and settle in one group."""
+    played.submitted()
+    played.claimed(worker=1)
+    played.passed(46)
+    played.reaped()
+    played.claimed(worker=1)
+    played.settle_together(0, None)
+    played.agrees()

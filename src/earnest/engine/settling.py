@@ -9,6 +9,7 @@ tells by owner token what became of it before anyone says that the fence was los
 from __future__ import annotations
 
 import random
+import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -80,7 +81,7 @@ class Settler:
         return await settle_alone(self._engine, claimed, ending)
 
     async def _succeed(self, batch: Sequence[tuple[Claimed, bytes]]) -> list[bool]:
-        async def work(tx: Tx) -> set[executions.Key]:
+        async def work(tx: Tx) -> set[tuple[str, uuid.UUID, int]]:
             rows = await tx.fetch(
                 sql("succeed_runs"),
                 [claimed.scope_id for claimed, _ in batch],
@@ -89,12 +90,12 @@ class Settler:
                 [claimed.owner_token for claimed, _ in batch],
                 [output for _, output in batch],
             )
-            return {(row["scope_id"], row["run_id"]) for row in rows}
+            return {(row["scope_id"], row["run_id"], row["fence"]) for row in rows}
 
         # Repeating it after a lost reply settles nothing twice: what was stored is no longer
         # running and falls to `settle_alone`, which reads the traces first.
         stored = await self._engine.database.promise("settle", work, one_statement=True)
-        return [claimed.key in stored for claimed, _ in batch]
+        return [(*claimed.key, claimed.fence) in stored for claimed, _ in batch]
 
 
 async def settle_alone(engine: Engine, claimed: Claimed, ending: Ending) -> Settled:

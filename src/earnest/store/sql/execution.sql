@@ -70,7 +70,7 @@ WITH item AS (
            finished_at
     FROM settled
 )
-SELECT scope_id, run_id FROM settled;
+SELECT scope_id, run_id, fence FROM settled;
 
 -- name: finish_execution
 -- $1 scope, $2 run, $3 version, $4 status, $5 output, $6 error, $7 events, $8 failures.
