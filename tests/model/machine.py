@@ -470,18 +470,24 @@ class Model(BothSides):
         sent=st.sampled_from(["receipt", "refused", "doubt"]),
     )
     def ask_due(self, by: int, answer: str, sent: str) -> None:
-        """What the reconciler's loop does: it takes what is due and asks it all."""
+        """What the reconciler's loop does: it takes what is due and asks it, here one by one."""
         worker, receipt = self.worker(by), self.new_receipt()
         self.world.provider.lookup, self.world.provider.answer = answer, sent
-        taken = self.world.run(reconciling.ask_due(worker.engine, 1000))
-        due = self.reference.take_due()
-        assert taken == len(due)
-        for operation in due:
-            if self.reference.look_up(operation, answer, receipt) == "call":
-                caller = Caller(operation, None, worker.instance_id, reconciler=True)
-                self.reference.begin(caller)
-                self.reference.answer(caller, sent, receipt)
-                self._ends_asking(operation)
+        taken = self.world.run(reconciling.take_due(worker.engine, 1000))
+        due = {operation.operation_id: operation for operation in self.reference.take_due()}
+        assert {operation_id for _, operation_id in taken} == set(due)
+        for key in taken:
+            self.world.run(reconciling.ask(worker.engine, *key))
+            self._asked(due[key[1]], worker, answer, sent, receipt)
+
+    def _asked(
+        self, operation: Operation, worker: Worker, answer: str, sent: str, receipt: int
+    ) -> None:
+        if self.reference.look_up(operation, answer, receipt) == "call":
+            caller = Caller(operation, None, worker.instance_id, reconciler=True)
+            self.reference.begin(caller)
+            self.reference.answer(caller, sent, receipt)
+            self._ends_asking(operation)
 
     def _ends_asking(self, operation: Operation) -> None:
         if operation.state == "unknown":
