@@ -23,6 +23,13 @@ hypothesis_settings.register_profile("earnest", deadline=None, print_blob=True)
 hypothesis_settings.load_profile("earnest")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Two processes that share the tests must call each by the same name."""
+    named_by_address = [item.nodeid for item in items if " at 0x" in item.nodeid]
+    if named_by_address:
+        raise pytest.UsageError(f"give its cases ids of their own: {named_by_address[0]}")
+
+
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ThrowawayCluster]:
     """An embedded server without fsync, with a migrated template database."""
