@@ -19,7 +19,6 @@ from types import TracebackType
 from urllib.parse import urlsplit
 
 import asyncpg
-import structlog
 
 from earnest.domain.errors import DatabaseUnavailable, HomeUnusable, SettingInvalid
 from earnest.doors.cli.parts import Told
@@ -27,6 +26,7 @@ from earnest.engine import announcing, binding, operating
 from earnest.engine.app import App
 from earnest.engine.doorbells import Doorbells
 from earnest.engine.engine import Engine
+from earnest.engine.logs import get_logger
 from earnest.engine.readiness import Readiness, examine
 from earnest.engine.settings import EngineSettings
 from earnest.engine.working import Worker
@@ -34,7 +34,7 @@ from earnest.store.database import LOST, Database
 from earnest.store.embedded import EmbeddedPostgres, Started, default_home
 from earnest.store.migrate import check, migrate, pending
 
-log = structlog.get_logger("earnest")
+log = get_logger("earnest")
 
 
 def bells_wanted() -> bool:

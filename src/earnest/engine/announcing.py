@@ -9,17 +9,17 @@ from __future__ import annotations
 
 from typing import Any
 
-import structlog
 from pydantic import PydanticUserError
 
 from earnest.domain import canonical
 from earnest.engine.engine import Engine
 from earnest.engine.kinds import RunKind
+from earnest.engine.logs import get_logger
 from earnest.store import kinds
 from earnest.store.database import Tx
 from earnest.store.kinds import Terms
 
-log = structlog.get_logger("earnest.kinds")
+log = get_logger("earnest.kinds")
 
 
 async def announce(engine: Engine) -> list[str]:

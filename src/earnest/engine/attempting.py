@@ -16,7 +16,6 @@ from enum import StrEnum
 from typing import Any
 
 import asyncpg
-import structlog
 
 from earnest.domain import canonical, ids
 from earnest.domain.errors import (
@@ -42,6 +41,7 @@ from earnest.engine.engine import Engine
 from earnest.engine.intending import StopAsked
 from earnest.engine.kinds import RunKind
 from earnest.engine.leasing import HeldLease, Leases
+from earnest.engine.logs import get_logger
 from earnest.engine.plain import PlainContext
 from earnest.engine.remembering import Rememberer
 from earnest.engine.settling import Ending, Settled, Settler, Wish
@@ -50,7 +50,7 @@ from earnest.engine.typed_json import encode_typed, misfit
 from earnest.engine.unchecked import judge_misfit
 from earnest.store.executions import Claimed
 
-log = structlog.get_logger("earnest.attempt")
+log = get_logger("earnest.attempt")
 
 # What a later attempt would only meet again.
 FOR_GOOD = (
@@ -78,7 +78,8 @@ class Stop(StrEnum):
 
 @dataclass(eq=False)
 class Attempting:
-    """Runs one claimed run's handler to its ending. `stop` may be called from any thread."""
+    """Runs one claimed run's handler to its ending. `stop` may be called from any thread.
+    `on_over` is called once, when the handler is over and only its ending is still to be stored."""
 
     engine: Engine
     claimed: Claimed
@@ -86,8 +87,10 @@ class Attempting:
     rememberer: Rememberer
     settler: Settler
     asked_at: float
+    on_over: Callable[[], None]
     _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
     _over: asyncio.Future[None] = field(init=False)
+    _told_over: bool = False
     _stopped: Stop | None = None
     _handler: asyncio.Task[Any] | None = None
     _context: Context | None = None
@@ -115,6 +118,7 @@ class Attempting:
             log.warning("attempt.not_settled", run_id=context.run_id, error=error.detail)
             return None
         finally:
+            self._end_waiting()
             context.close()
             self.leases.let_go(held)
 
@@ -172,6 +176,9 @@ class Attempting:
         then (a thread cannot be ended) is left behind with a closed context."""
         if ended is not None and not ended.cancelled():
             ended.exception()  # Looked at: of an attempt that was lost nobody else asks for it.
+        if not self._told_over:
+            self._told_over = True
+            self.on_over()
         if not self._over.done():
             self._over.set_result(None)
 

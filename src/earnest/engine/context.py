@@ -10,13 +10,11 @@ from __future__ import annotations
 import asyncio
 import inspect
 import uuid
-from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Generic, ParamSpec, TypeVar, cast, get_type_hints, overload
 
-import structlog
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import to_jsonable_python
 
@@ -39,6 +37,7 @@ from earnest.engine.effects import Effect
 from earnest.engine.engine import Engine
 from earnest.engine.kinds import RunKind
 from earnest.engine.leasing import HeldLease
+from earnest.engine.logs import get_logger
 from earnest.engine.names import Names
 from earnest.engine.remembering import Memory, Rememberer, digest_of
 from earnest.engine.threads import in_thread
@@ -52,7 +51,7 @@ OutputT = TypeVar("OutputT")
 RequestT = TypeVar("RequestT")
 ReceiptT = TypeVar("ReceiptT")
 
-log = structlog.get_logger("earnest.run")
+log = get_logger("earnest.run")
 
 IN_PLACE = timedelta(seconds=1)
 
@@ -87,7 +86,7 @@ class Context:
     _memory: Memory | None = None
     _closed: bool = False
     _calls: set[asyncio.Task[Any]] = field(default_factory=set)
-    _signals_taken: Counter[str] = field(default_factory=Counter)
+    _signals_taken: dict[str, int] = field(default_factory=dict)
     cancelled: bool = False
 
     # ---- who and where ---------------------------------------------------------------------
@@ -204,7 +203,7 @@ class Context:
         in the order they came, each by one wait; parallel branches wait for different names. Raises
         `SignalTimedOut`; that is remembered, and a signal that comes later is the next wait's."""
         own = self._name("signal", name)
-        number = self._signals_taken[name] + 1
+        number = self._signals_taken.get(name, 0) + 1
         until = None
         if timeout is not None:
             until = await self._timer(_kept_beside_steps("signal", own), duration(timeout))

@@ -15,12 +15,12 @@ from collections.abc import Callable
 from datetime import timedelta
 
 import asyncpg
-import structlog
 
 from earnest.domain.errors import EarnestError
+from earnest.engine.logs import get_logger
 from earnest.store.database import LOST, Database
 
-log = structlog.get_logger("earnest.doorbells")
+log = get_logger("earnest.doorbells")
 
 CHANNEL = "earnest_bell"
 GATHER = 0.01

@@ -27,15 +27,14 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-import structlog
-
 from earnest.domain.crash_points import reach
+from earnest.engine.logs import get_logger
 from earnest.engine.settings import EngineSettings
 from earnest.store.database import Database, Tx
 from earnest.store.executions import Claimed, Key
 from earnest.store.statements import sql
 
-log = structlog.get_logger("earnest.leasing")
+log = get_logger("earnest.leasing")
 
 _RETRY_AFTER = 0.5
 

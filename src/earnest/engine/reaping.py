@@ -14,7 +14,6 @@ from datetime import datetime, timedelta
 from functools import partial
 
 import asyncpg
-import structlog
 
 from earnest.domain import ids
 from earnest.domain.event import NewEvent
@@ -24,11 +23,12 @@ from earnest.engine import instances, moving, recording
 from earnest.engine.doorbells import QUESTION, WORK
 from earnest.engine.engine import Engine
 from earnest.engine.instances import DeadWatch
+from earnest.engine.logs import get_logger
 from earnest.store import executions, operations
 from earnest.store.database import Record, Tx
 from earnest.store.executions import Execution, Key
 
-log = structlog.get_logger("earnest.reaping")
+log = get_logger("earnest.reaping")
 
 BATCH = 200
 LOST = {"code": "lost", "detail": "the worker was lost and no attempts are left"}

@@ -16,8 +16,6 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-import structlog
-
 from earnest.domain import canonical, ids
 from earnest.domain.canonical import storable
 from earnest.domain.errors import (
@@ -41,12 +39,13 @@ from earnest.engine import moving, operating, recording
 from earnest.engine.effects import Effect, as_call
 from earnest.engine.engine import Engine
 from earnest.engine.instances import has_ended
+from earnest.engine.logs import get_logger
 from earnest.engine.recording import Proof
 from earnest.engine.typed_json import encode_typed, misfit
 from earnest.store import operations, runs
 from earnest.store.database import Tx
 
-log = structlog.get_logger("earnest.reconciling")
+log = get_logger("earnest.reconciling")
 
 MAX_EVIDENCE = 4000
 

@@ -23,17 +23,17 @@ from datetime import timedelta
 from itertools import islice
 
 import asyncpg
-import structlog
 
 from earnest.domain.errors import EarnestError
 from earnest.domain.event import Event
 from earnest.engine.doorbells import Moved
 from earnest.engine.engine import Engine
+from earnest.engine.logs import get_logger
 from earnest.store import facts, visible
 from earnest.store.database import LOST
 from earnest.store.visible import Sight
 
-log = structlog.get_logger("earnest.streaming")
+log = get_logger("earnest.streaming")
 
 Key = tuple[str, uuid.UUID]
 

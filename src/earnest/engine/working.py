@@ -16,7 +16,6 @@ from datetime import timedelta
 from typing import Any
 
 import asyncpg
-import structlog
 
 from earnest.domain.errors import DatabaseUnavailable, EarnestError
 from earnest.engine import announcing, reconciling
@@ -24,6 +23,7 @@ from earnest.engine.attempting import Attempting, Stop
 from earnest.engine.doorbells import QUESTION, STOP, WORK
 from earnest.engine.engine import Engine
 from earnest.engine.leasing import Keeper, Leases, boot_seconds
+from earnest.engine.logs import get_logger
 from earnest.engine.reaping import Reaper
 from earnest.engine.remembering import Rememberer
 from earnest.engine.settling import Ending, Settler, Wish, settle_alone
@@ -32,9 +32,10 @@ from earnest.store.database import LOST, Tx
 from earnest.store.executions import Claimed
 from earnest.store.statements import sql
 
-log = structlog.get_logger("earnest.worker")
+log = get_logger("earnest.worker")
 
 _RIPEN = 500
+_GATHER = timedelta(milliseconds=2)
 _HURRY = timedelta(seconds=1)
 _QUESTIONS = 20
 
@@ -62,6 +63,8 @@ class Worker:
         self._settler = Settler(engine)
         self._reaper = Reaper(engine)
         self._attempts: dict[asyncio.Task[object], Attempting] = {}
+        self._handlers = 0
+        self._room = asyncio.Event()
         self._questions: set[asyncio.Task[None]] = set()
         self._lane_turn = 0
         self._claim_in_doubt = False
@@ -197,8 +200,7 @@ class Worker:
     async def _claim_round(self) -> timedelta:
         if self._claim_in_doubt:
             await self._hand_back_unknown()
-        if self._free() <= 0:
-            await asyncio.wait(set(self._attempts), return_when=asyncio.FIRST_COMPLETED)
+        await self._have_room()
         claimed = await self._claim_all()
         if claimed:
             return timedelta(0)
@@ -249,7 +251,20 @@ class Worker:
     # ---- claiming --------------------------------------------------------------------------
 
     def _free(self) -> int:
-        return self.engine.settings.concurrency - len(self._attempts)
+        """How many handlers may be begun. One that is over no longer counts while its ending is on
+        the way to the database: the next batch is claimed while the last one settles. As many
+        again may be on that way."""
+        most = self.engine.settings.concurrency
+        return min(most - self._handlers, 2 * most - len(self._attempts))
+
+    async def _have_room(self) -> None:
+        """Waits for room to claim. A worker that is nearly full waits a moment longer: handlers
+        that end one after the other are followed by one claim, not by one each."""
+        while self._free() <= 0:
+            self._room.clear()
+            await self._room.wait()
+        if self._free() < self.engine.settings.concurrency // 4:
+            await asyncio.sleep(_GATHER.total_seconds())
 
     async def _claim_all(self) -> int:
         """One claim on each lane, beginning with another one every time; returns how many."""
@@ -296,14 +311,26 @@ class Worker:
 
     def _begin(self, claimed: Claimed, asked_at: float) -> None:
         attempt = Attempting(
-            self.engine, claimed, self._leases, self._rememberer, self._settler, asked_at
+            self.engine,
+            claimed,
+            self._leases,
+            self._rememberer,
+            self._settler,
+            asked_at,
+            self._handler_over,
         )
+        self._handlers += 1
         task: asyncio.Task[object] = asyncio.create_task(attempt.run())
         self._attempts[task] = attempt
         task.add_done_callback(self._ended)
 
+    def _handler_over(self) -> None:
+        self._handlers -= 1
+        self._room.set()
+
     def _ended(self, task: asyncio.Task[object]) -> None:
         attempt = self._attempts.pop(task)
+        self._room.set()
         if not task.cancelled() and task.exception() is not None:
             log.error(
                 "attempt.broken", run_id=str(attempt.claimed.run_id), exc_info=task.exception()

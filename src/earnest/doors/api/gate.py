@@ -13,7 +13,6 @@ import secrets
 import traceback
 from functools import partial
 
-import structlog
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -21,8 +20,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from earnest.domain.errors import Busy, InvalidRequest, PayloadTooLarge, Unauthenticated
 from earnest.doors.api import problems
 from earnest.engine.access import Doorkeeper
+from earnest.engine.logs import get_logger
 
-log = structlog.get_logger("earnest.api")
+log = get_logger("earnest.api")
 
 MAX_BODY_BYTES = 1024 * 1024
 PRIVATE = ("/v1/", "/api/")

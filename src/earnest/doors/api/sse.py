@@ -15,14 +15,14 @@ from enum import StrEnum
 from typing import Any
 
 import msgspec
-import structlog
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from earnest.domain.errors import EarnestError
 from earnest.doors.api.connections import HURRIED, Connection, connection_of
+from earnest.engine.logs import get_logger
 
-log = structlog.get_logger("earnest.streams")
+log = get_logger("earnest.streams")
 
 MEDIA_TYPE = "text/event-stream"
 HEADERS = {
