@@ -50,6 +50,20 @@ def process_name(pid: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class Serves:
+    """What a process takes up: runs of these kinds in these lanes, so many at once, and questions
+    about operations of these effects."""
+
+    lanes: tuple[str, ...] = ()
+    kinds: tuple[str, ...] = ()
+    effects: tuple[str, ...] = ()
+    slots: int = 0
+
+
+_NOTHING = Serves()
+
+
+@dataclass(frozen=True, slots=True)
 class Instance:
     """This process as the database knows it."""
 
@@ -62,12 +76,15 @@ class Instance:
         digest = hashlib.sha256(b"earnest.instance" + self.instance_id.bytes).digest()
         return int.from_bytes(digest[:8], "big", signed=True)
 
-    async def enter(self, tx: Tx) -> bool:
-        """Registers the instance and takes its session lock; again after every reconnect. False
-        while an earlier connection of this process, not yet noticed as gone, still has it."""
+    async def enter(self, tx: Tx, serves: Serves = _NOTHING) -> bool:
+        """Registers the instance, tells what it serves, and takes its session lock; again after
+        every reconnect. False while an earlier connection of this process, not yet noticed as gone,
+        still has it."""
         await tx.execute(
-            sql("enter_instance"), self.instance_id, self.lock_number, self.host, self.process
-        )
+            sql("enter_instance"),
+            self.instance_id, self.lock_number, self.host, self.process,
+            serves.lanes, serves.kinds, serves.effects, serves.slots,
+        )  # fmt: skip
         return bool(await tx.fetchval(sql("hold_instance_lock"), self.lock_number))
 
     async def leave(self, database: Database) -> None:

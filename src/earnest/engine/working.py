@@ -22,6 +22,7 @@ from earnest.engine import announcing, reconciling
 from earnest.engine.attempting import Attempting, Stop
 from earnest.engine.doorbells import QUESTION, STOP, WORK
 from earnest.engine.engine import Engine
+from earnest.engine.instances import Serves
 from earnest.engine.leasing import Keeper, Leases, boot_seconds
 from earnest.engine.logs import get_logger
 from earnest.engine.reaping import Reaper
@@ -69,10 +70,9 @@ class Worker:
         self._lane_turn = 0
         self._claim_in_doubt = False
         self._claiming: asyncio.Task[int] | None = None
+        self._serves = Serves()
         self._keeper = (
-            Keeper(engine.database, self._leases, engine.settings, engine.instance.enter)
-            if keeper
-            else None
+            Keeper(engine.database, self._leases, engine.settings, self._enter) if keeper else None
         )
 
     async def run(self) -> None:
@@ -131,6 +131,13 @@ class Worker:
     # ---- start and end ---------------------------------------------------------------------
 
     async def _start(self) -> None:
+        engine = self.engine
+        self._serves = Serves(
+            tuple(self.lanes),
+            tuple(engine.kinds),
+            tuple(engine.effect_kinds()),
+            engine.settings.concurrency,
+        )
         if self._keeper is not None and not await asyncio.to_thread(self._keeper.start):
             log.warning("keeper.not_connected")
         recovered = await self._reaper.recover(alone=self._alone)
@@ -138,6 +145,9 @@ class Worker:
             log.info("worker.recovered", moved=recovered)
         await announcing.announce(self.engine)
         await self.engine.bells.start()
+
+    async def _enter(self, tx: Tx) -> bool:
+        return await self.engine.instance.enter(tx, self._serves)
 
     async def _drain(self) -> None:
         await self._until_ended({self._claiming} if self._claiming else set(), None)

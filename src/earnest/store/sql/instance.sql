@@ -1,8 +1,14 @@
 -- Processes that hold leases.
 
 -- name: enter_instance
-INSERT INTO instance (instance_id, lock_number, host, process, started_at)
-VALUES ($1, $2, $3, $4, clock()) ON CONFLICT (instance_id) DO UPDATE SET ended_at = NULL;
+-- $1 instance, $2 lock number, $3 host, $4 process, and what it serves: $5 lanes, $6 run kinds,
+-- $7 effects, $8 how many runs at once.
+INSERT INTO instance (instance_id, lock_number, host, process, started_at, lanes, kinds, effects,
+                      slots)
+VALUES ($1, $2, $3, $4, clock(), $5, $6, $7, $8)
+ON CONFLICT (instance_id) DO UPDATE
+SET ended_at = NULL, lanes = excluded.lanes, kinds = excluded.kinds, effects = excluded.effects,
+    slots = excluded.slots;
 
 -- name: leave_instance
 UPDATE instance SET ended_at = clock() WHERE instance_id = $1;
