@@ -10,10 +10,10 @@ from __future__ import annotations
 import asyncio
 import inspect
 import uuid
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, Generic, ParamSpec, TypeVar, cast, get_type_hints, overload
+from typing import Any, Generic, NoReturn, ParamSpec, TypeVar, cast, get_type_hints, overload
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import to_jsonable_python
@@ -186,9 +186,7 @@ class Context:
         if known is not None and intent.is_of(known) and known.receipt is not None:
             return cast(ReceiptT, operating.read_receipt(intent.effect, known))
         self._check_open()
-        return cast(
-            ReceiptT, await self._finish_even_if_left(operating.perform(self.engine, intent))
-        )
+        return cast(ReceiptT, await self._perform(intent))
 
     # ---- waiting ---------------------------------------------------------------------------
 
@@ -216,7 +214,7 @@ class Context:
         if over in memory.steps or (until is not None and until <= memory.now):
             await self._timer(over, timedelta(0))
             raise SignalTimedOut(f"no signal {name!r} came within {timeout}")
-        raise Parked(Wait("signal", name=name, number=number, until=until))
+        return await self._park(Wait("signal", name=name, number=number, until=until))
 
     async def run(
         self,
@@ -243,18 +241,15 @@ class Context:
     ) -> Child[OutputT]:
         """Submits a child run and goes on. The same child in every attempt."""
         stored = self._name("child", name or kind.name, key)
-        run_id = await parenting.submit_child(
-            self.engine, self.claimed, self.lease, kind, input, stored, detached=detached
-        )
-        return Child(run_id, stored, kind)
+        return Child(await self._submit(kind, input, stored, detached), stored, kind)
 
     async def wait(self, *children: Child[OutputT]) -> list[OutputT]:
         """The outputs of children, in order, once all have ended."""
         self._check_open()
         wanted = [child.run_id for child in children]
-        found = await parenting.read_children(self.engine, self.scope_id, wanted)
+        found = await self._read_children(wanted)
         if any(not found[run_id].final for run_id in wanted):
-            raise Parked(Wait("children", run_ids=tuple(wanted)))
+            await self._park(Wait("children", run_ids=tuple(wanted)))
         return [self._output_of(child, found[child.run_id]) for child in children]
 
     # ---- inside ----------------------------------------------------------------------------
@@ -332,6 +327,26 @@ class Context:
             lease=self.lease,
         )
 
+    # What acts on database and outside; a replay answers it from what is recorded.
+
+    async def _perform(self, intent: intending.Intent) -> Any:
+        return await self._finish_even_if_left(operating.perform(self.engine, intent))
+
+    async def _submit(
+        self, kind: RunKind[Any, Any], input: Any, name: str, detached: bool
+    ) -> uuid.UUID:
+        return await parenting.submit_child(
+            self.engine, self.claimed, self.lease, kind, input, name, detached=detached
+        )
+
+    async def _read_children(
+        self, run_ids: Sequence[uuid.UUID]
+    ) -> dict[uuid.UUID, parenting.Ended]:
+        return await parenting.read_children(self.engine, self.scope_id, run_ids)
+
+    async def _park(self, wait: Wait) -> NoReturn:
+        raise Parked(wait)
+
     async def _finish_even_if_left(self, work: Coroutine[Any, Any, T]) -> T:
         """Runs to its end although the handler may be cancelled meanwhile; `finish_calls` waits."""
         task = asyncio.create_task(work)
@@ -353,7 +368,7 @@ class Context:
         if left <= timedelta(0):
             return
         if left > IN_PLACE:
-            raise Parked(Wait("time", until=until))
+            await self._park(Wait("time", until=until))
         await asyncio.sleep(left.total_seconds())
 
     def _output_of(self, child: Child[OutputT], ended: parenting.Ended) -> OutputT:

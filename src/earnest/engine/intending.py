@@ -115,18 +115,23 @@ async def reserve(engine: Engine, intent: Intent) -> Operation:
             if row is not None and row.cancel_requested:
                 raise StopAsked("the run was asked to stop; nothing new is begun")
             found = await _write_intent(tx, intent)
-        if not intent.is_of(found):
-            raise CodeChanged(
-                f"operation {intent.name!r} was asked for with another request before, or by "
-                "another effect; nothing was sent: bring the old code back, or submit a new run",
-                fields={"operation_id": ids.show("op", found.operation_id)},
-            )
+        check_same(intent, found)
         return found
 
     asked_at = boot_seconds()
     operation = await engine.database.promise("reserve", work)
     _extend(engine, intent, asked_at)
     return operation
+
+
+def check_same(intent: Intent, found: Operation) -> None:
+    """Raises `CodeChanged` unless the operation that stands under the id is the one meant."""
+    if not intent.is_of(found):
+        raise CodeChanged(
+            f"operation {intent.name!r} was asked for with another request before, or by "
+            "another effect; nothing was sent: bring the old code back, or submit a new run",
+            fields={"operation_id": ids.show("op", found.operation_id)},
+        )
 
 
 async def _write_intent(tx: Tx, intent: Intent) -> Operation:

@@ -51,8 +51,7 @@ async def submit_child(
 ) -> uuid.UUID:
     """Makes the child, or finds it. Raises `FencedOut`, `StopAsked`, `CodeChanged` when the name
     was used with another kind or input before, and for an input what `submit` raises."""
-    data = encode_input(engine, kind, input)
-    new = _child(parent, kind, data, name, detached=detached)
+    new = meant_child(engine, parent, kind, input, name, detached=detached)
 
     async def work(tx: Tx) -> uuid.UUID:
         locked = await executions.lock(tx, parent.scope_id, [parent.run_id])
@@ -61,8 +60,7 @@ async def submit_child(
             raise FencedOut(f"attempt {parent.fence} no longer owns the parent run")
         known = await runs.fingerprint(tx, parent.scope_id, new.run_id)
         if known is not None:
-            if known != new.fingerprint:
-                raise CodeChanged(f"child {name!r} was submitted with another kind or input before")
+            check_same(new, known)
             return new.run_id
         if row.cancel_requested:
             raise StopAsked("the run was asked to stop; it makes no more children")
@@ -76,9 +74,26 @@ async def submit_child(
     return new.run_id
 
 
-def _child(
-    parent: Claimed, kind: RunKind[Any, Any], data: bytes, name: str, *, detached: bool
+def check_same(meant: NewRun, known: bytes) -> None:
+    """Raises `CodeChanged` unless the child that is there, of this fingerprint, is the one that is
+    meant."""
+    if known != meant.fingerprint:
+        raise CodeChanged(
+            f"child {meant.child_name!r} was submitted with another kind or input before"
+        )
+
+
+def meant_child(
+    engine: Engine,
+    parent: Claimed,
+    kind: RunKind[Any, Any],
+    input: Any,
+    name: str,
+    *,
+    detached: bool,
 ) -> NewRun:
+    """The child as it is asked for. Raises for an input what `submit` raises."""
+    data = encode_input(engine, kind, input)
     return NewRun(
         scope_id=parent.scope_id,
         run_id=ids.child_id(parent.run_id, name),

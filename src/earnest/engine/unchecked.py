@@ -53,6 +53,10 @@ async def judge_misfit(
         return InputInvalid(misfit.detail, fields=misfit.fields)
     if origin.unchecked:
         return CodeChanged(f"{misfit.detail}; other code for it was announced, which may take it")
+    return no_longer_fits(kind, misfit)
+
+
+def no_longer_fits(kind: RunKind[Any, Any], misfit: InvalidRequest) -> CodeChanged:
     places = "; ".join(f"{at['pointer']}: {at['detail']}" for at in misfit.fields["errors"][:5])
     return CodeChanged(
         f"the stored input no longer fits {kind.name}: {places}; bring the old code back"
