@@ -46,21 +46,22 @@ class Memory:
 
     @staticmethod
     async def read(database: Database, scope_id: str, run_id: uuid.UUID) -> Memory:
-        async def work(tx: Tx) -> Memory:
-            return Memory(
-                now=await tx.fetchval("SELECT clock()"),
-                steps={step.name: step for step in await facts.steps(tx, scope_id, run_id)},
-                operations={
-                    operation.operation_id: operation
-                    for operation in await operations.of_run(tx, scope_id, run_id)
-                },
-                signals={
-                    (signal.name, signal.number): signal
-                    for signal in await facts.signals(tx, scope_id, run_id)
-                },
-            )
+        return await database.promise("remember", lambda tx: Memory.read_in(tx, scope_id, run_id))
 
-        return await database.promise("remember", work)
+    @staticmethod
+    async def read_in(tx: Tx, scope_id: str, run_id: uuid.UUID) -> Memory:
+        return Memory(
+            now=await tx.fetchval("SELECT clock()"),
+            steps={step.name: step for step in await facts.steps(tx, scope_id, run_id)},
+            operations={
+                operation.operation_id: operation
+                for operation in await operations.of_run(tx, scope_id, run_id)
+            },
+            signals={
+                (signal.name, signal.number): signal
+                for signal in await facts.signals(tx, scope_id, run_id)
+            },
+        )
 
 
 class Rememberer:
