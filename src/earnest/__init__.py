@@ -1,36 +1,38 @@
 """Earnest: work that costs money or cannot be taken back, done at most once.
 
-What a user imports stands here; where it lives is nobody's business outside.
+What a user imports stands here; where it lives is nobody's business outside. Each name is imported
+when it is first used: who runs `earnest --help` does not wait for the database's driver.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
-from earnest.domain.errors import (
-    Blocked,
-    ChildFailed,
-    CodeChanged,
-    EarnestError,
-    Failed,
-    FencedOut,
-    Inconclusive,
-    InDoubt,
-    NotDone,
-    NotSent,
-    Refused,
-    ResourceBusy,
-    SignalTimedOut,
-)
-from earnest.engine.app import App
-from earnest.engine.context import Child, Context
-from earnest.engine.effects import Call, Effect
-from earnest.engine.kinds import RunKind
-from earnest.engine.plain import PlainContext
-from earnest.engine.standing import operation
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from typing import Any
+
     from earnest.assembly import open_app as open  # noqa: A004
+    from earnest.domain.errors import (
+        Blocked,
+        ChildFailed,
+        CodeChanged,
+        EarnestError,
+        Failed,
+        FencedOut,
+        Inconclusive,
+        InDoubt,
+        NotDone,
+        NotSent,
+        Refused,
+        ResourceBusy,
+        SignalTimedOut,
+    )
+    from earnest.engine.app import App
+    from earnest.engine.context import Child, Context
+    from earnest.engine.effects import Call, Effect
+    from earnest.engine.kinds import RunKind
+    from earnest.engine.plain import PlainContext
+    from earnest.engine.standing import operation
 
 __version__ = "0.1.0"
 
@@ -59,11 +61,30 @@ __all__ = [
     "operation",
 ]
 
+_ELSEWHERE = {
+    "App": "engine.app",
+    "Call": "engine.effects",
+    "Child": "engine.context",
+    "Context": "engine.context",
+    "Effect": "engine.effects",
+    "PlainContext": "engine.plain",
+    "RunKind": "engine.kinds",
+    "open": "assembly:open_app",
+    "operation": "engine.standing",
+}
+"""Where a name is defined, and as what; all others are errors."""
 
-def __getattr__(name: str) -> Any:
-    # The assembly brings database, doors and apps with it: only who opens Earnest pays for them.
-    if name == "open":
-        from earnest.assembly import open_app
+if not TYPE_CHECKING:  # a type checker would take any name for one of ours
 
-        return open_app
-    raise AttributeError(f"module 'earnest' has no attribute {name!r}")
+    def __getattr__(name: str) -> Any:
+        if name not in __all__:
+            raise AttributeError(f"module 'earnest' has no attribute {name!r}")
+        from importlib import import_module
+
+        place, _, known_as = _ELSEWHERE.get(name, "domain.errors").partition(":")
+        found = getattr(import_module(f"earnest.{place}"), known_as or name)
+        globals()[name] = found
+        return found
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})

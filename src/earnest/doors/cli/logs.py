@@ -16,9 +16,6 @@ from enum import StrEnum
 from types import TracebackType
 from typing import Any
 
-import structlog
-from pydantic import ValidationError
-
 MAX_MESSAGE = 300
 MAX_FRAMES = 30
 
@@ -32,6 +29,8 @@ class LogFormat(StrEnum):
 
 def configure(shape: LogFormat, *, level: int = logging.INFO) -> None:
     """For the whole process; what other libraries log comes out in the same form."""
+    import structlog
+
     if os.environ.get("EARNEST_DEBUG", "") not in ("", "0"):
         level = logging.DEBUG
     shared: list[Any] = [
@@ -60,6 +59,8 @@ def configure(shape: LogFormat, *, level: int = logging.INFO) -> None:
 
 
 def _render(shape: LogFormat) -> Any:
+    import structlog
+
     if shape is LogFormat.JSON:
         return structlog.processors.JSONRenderer(ensure_ascii=False)
     return structlog.dev.ConsoleRenderer(
@@ -99,6 +100,8 @@ def describe(error: BaseException) -> str:
 
 
 def _message(error: BaseException) -> str:
+    from pydantic import ValidationError
+
     if isinstance(error, ValidationError):
         places = ["/".join(map(str, one["loc"])) for one in error.errors(include_input=False)]
         return f"does not fit at {', '.join(places[:10])}"
