@@ -187,9 +187,9 @@ class Attempting:
             return None
         if not handler.done() or handler.cancelled():
             return self._ending_when_stopped(kind)
-        error = _speaker(handler.exception())
+        error = speaking_error(handler.exception())
         if error is None and self._stopped is not Stop.TIMEOUT:
-            return _success(kind, handler.result(), self.engine.settings.max_result_bytes)
+            return success(kind, handler.result(), self.engine.settings.max_result_bytes)
         if self._stopped is not None and not isinstance(error, (Parked, FencedOut, Blocked)):
             return self._ending_when_stopped(kind)
         assert error is not None, "told apart above"
@@ -222,9 +222,8 @@ class Attempting:
                 return Ending(Wish.STOP)
             case Blocked():
                 return Ending(Wish.BLOCK, error=kept_error(error))
-        shown = kept_error(error)
+        shown = told_error(error)
         if not isinstance(error, EarnestError):
-            shown["detail"] = kept_text(f"{type(error).__name__}: {misfit(error)}")
             log.warning("handler.failed", error=shown["detail"], **self._ids(), exc_info=error)
         wish = Wish.FAIL if isinstance(error, FOR_GOOD) else Wish.RETRY
         return Ending(wish, error=shown, retry=kind.retry)
@@ -238,13 +237,26 @@ async def _call(engine: Engine, kind: RunKind[Any, Any], context: Context) -> An
         value = kind.read_input(context.claimed.input)
     except InvalidRequest as misfit:
         raise await judge_misfit(engine, context.claimed, kind, misfit) from misfit
+    return await call_handler(kind, context, value)
+
+
+async def call_handler(kind: RunKind[Any, Any], context: Context, value: Any) -> Any:
+    """Coroutines here, plain functions in a thread."""
     if kind.is_async:
         return await kind.handler(context, value)
     loop = asyncio.get_running_loop()
     return await in_thread(kind.handler, PlainContext(context, loop), value)
 
 
-def _success(kind: RunKind[Any, Any], value: Any, most: int) -> Ending:
+def told_error(error: BaseException) -> dict[str, Any]:
+    """A handler's error as it is kept with its run."""
+    shown = kept_error(error)
+    if not isinstance(error, EarnestError):
+        shown["detail"] = kept_text(f"{type(error).__name__}: {misfit(error)}")
+    return shown
+
+
+def success(kind: RunKind[Any, Any], value: Any, most: int) -> Ending:
     """Results are checked before they join a group: no NUL, JSON, not too large."""
     try:
         output = encode_typed(kind.output_type, value, warnings="error")
@@ -256,14 +268,14 @@ def _success(kind: RunKind[Any, Any], value: Any, most: int) -> Ending:
     return Ending(Wish.SUCCEED, output=output)
 
 
-def _speaker(error: BaseException | None) -> BaseException | None:
+def speaking_error(error: BaseException | None) -> BaseException | None:
     """The error that counts in a group of them, as parallel branches raise it: the first that is
     more than waiting; branches that only wait, wait together."""
     if not isinstance(error, BaseExceptionGroup):
         return error
     waiting, others = error.split(Parked)
     if others is not None:
-        return _speaker(others.exceptions[0])
+        return speaking_error(others.exceptions[0])
     assert waiting is not None, "a group is not empty"
     return Parked(*_waits(waiting))
 
