@@ -1,0 +1,144 @@
+"""What every reader of a stream goes through, whatever is streamed.
+
+A reader takes a place, hears at every heartbeat that the stream lives, is asked again then whether
+it still may read, and is sent away after a while to come again. What it is told is the business of
+each stream: `follow` sends it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate, takewhile
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from earnest.domain.errors import InvalidRequest, NotFound, Unauthenticated
+from earnest.doors.api import problems, shapes
+from earnest.doors.api.sse import Ending, Wire
+from earnest.doors.api.streams import Life, Streams
+from earnest.doors.api.visit import Visit
+from earnest.engine.epoch import POSITION_PATTERN
+from earnest.engine.streaming import PAGE_BYTES, Frame
+
+CHUNK_BYTES = PAGE_BYTES
+"""About so much is sent at once: this and the server's own buffer are what a reader may hold."""
+
+_CHECK_WITHIN = 5.0  # seconds: with a heartbeat and a send before it, the 30 that are promised
+
+
+@dataclass(slots=True, eq=False)
+class Reader(ABC):
+    """One reader of one stream, while the database leads one life."""
+
+    visit: Visit
+    streams: Streams
+    life: Life
+    beat_at: float = field(init=False, default=0.0)
+    end_at: float = field(init=False, default=0.0)
+
+    @abstractmethod
+    async def follow(self, wire: Wire) -> Ending:
+        """Sends what the reader is to know, until there is a reason to end."""
+
+    @abstractmethod
+    def require_sees(self) -> Ending | None:
+        """Whether the visitor, looked at again, may go on. Raises `NotFound` if it may not; an
+        ending sends it away to come again."""
+
+    @abstractmethod
+    def heartbeat(self) -> bytes:
+        """The frame that says that the stream lives."""
+
+    async def tell(self, wire: Wire) -> Ending:
+        """Gives the reader a place if there is one, and follows."""
+        actor = self.visit.actor
+        try:
+            with self.streams.places.take((actor.scope_id, actor.principal_id)) as seated:
+                self._set_clocks()
+                return await self.follow(wire) if seated else Ending.BUSY
+        except (NotFound, Unauthenticated):
+            return Ending.REVOKED
+        except TimeoutError:
+            return Ending.BUSY
+        except Exception as error:
+            if problems.is_busy(error):
+                return Ending.BUSY
+            raise
+
+    async def keep_time(self, wire: Wire) -> Ending | None:
+        """To be called before each piece that is sent."""
+        now = asyncio.get_running_loop().time()
+        if wire.stopping:
+            return Ending.SHUTDOWN
+        if now >= self.end_at:
+            return Ending.ROTATED
+        if now >= self.beat_at:
+            self.beat_at = now + self.streams.settings.heartbeat.total_seconds()
+            return await self._beat(wire)
+        return None
+
+    async def rest(self, wire: Wire) -> None:
+        """Until there is something to do."""
+        await wire.wait(min(self.beat_at, self.end_at))
+
+    def _set_clocks(self) -> None:
+        settings, now = self.streams.settings, asyncio.get_running_loop().time()
+        # Streams that were opened together do not beat together.
+        self.beat_at = now + settings.heartbeat.total_seconds() * random.uniform(0.5, 1)
+        shortest, longest = settings.shortest.total_seconds(), settings.longest.total_seconds()
+        self.end_at = now + random.uniform(shortest, longest)
+
+    async def _beat(self, wire: Wire) -> Ending | None:
+        """Says that the stream lives, if its reader still may read and the database still leads the
+        same life."""
+        async with asyncio.timeout(_CHECK_WITHIN):
+            self.visit = await self.visit.again()
+            ending = self.require_sees()
+            if ending is None and await self.streams.life() is not self.life:
+                ending = Ending.ROTATED
+        if ending is None:
+            await wire.send(self.heartbeat())
+        return ending
+
+
+def first_of(frames: list[Frame]) -> list[Frame]:
+    """Those that are sent at once; one at least. A reader that takes its time is looked after
+    between two pieces."""
+    sizes = accumulate(len(frame.data) for frame in frames)
+    fitting = sum(1 for _ in takewhile(lambda size: size <= CHUNK_BYTES, sizes))
+    return frames[: max(fitting, 1)]
+
+
+def one_last_event_id(given: Sequence[str]) -> str | None:
+    """The place that a client names by itself when it comes again. Raises `InvalidRequest`."""
+    if len(given) > 1:
+        raise InvalidRequest("there are two Last-Event-ID headers; send one")
+    return given[0] if given else None
+
+
+def stream_schema(model: str, controls: dict[str, Any]) -> dict[str, Any]:
+    """What a stream is made of, for OpenAPI: events of the shape `model` without a name, and named
+    ones about the stream."""
+    named = [
+        TypeAdapter(shape).json_schema(mode="serialization", ref_template=shapes.REFERENCE)
+        for shape in controls.values()
+    ]
+    for schema in named:
+        schema.pop("$defs", None)  # they are in the document already
+    event = {"$ref": shapes.REFERENCE.format(model=model)}
+    data = {"contentMediaType": "application/json", "contentSchema": {"anyOf": [event, *named]}}
+    return {
+        "type": "object",
+        "required": ["data"],
+        "properties": {
+            "id": {"type": "string", "pattern": POSITION_PATTERN},
+            "event": {"type": "string", "enum": list(controls)},
+            "data": {"type": "string", **data},
+            "retry": {"type": "integer", "minimum": 0},
+        },
+    }
