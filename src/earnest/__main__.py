@@ -12,6 +12,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING
 
 from earnest import __version__
+from earnest.apps.bench import command as bench
 from earnest.apps.demo import command as demo
 from earnest.doors.cli.parts import Opened, Server, Shown, Told
 from earnest.doors.cli.program import run
@@ -62,7 +63,7 @@ class Program:
 
 
 def main() -> None:
-    sys.exit(run(Program(), more=[demo.add_to]))
+    sys.exit(run(Program(), more=[demo.add_to, bench.add_to]))
 
 
 if __name__ == "__main__":
