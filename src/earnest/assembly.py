@@ -7,9 +7,7 @@ imports this module.
 from __future__ import annotations
 
 import asyncio
-import importlib
 import os
-import sys
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
@@ -26,6 +24,7 @@ from earnest.engine import announcing, binding, operating
 from earnest.engine.app import App
 from earnest.engine.doorbells import Doorbells
 from earnest.engine.engine import Engine
+from earnest.engine.loading import load_app
 from earnest.engine.logs import get_logger
 from earnest.engine.readiness import Readiness, examine
 from earnest.engine.settings import EngineSettings
@@ -201,23 +200,6 @@ def config_as_told(told: Told) -> Config:
         makes=told.makes,
         patience=30.0 if told.makes else 5.0,
     )
-
-
-def load_app(path: str) -> App:
-    """The app at `module:attribute`, where the module may lie in the current folder. Raises
-    `SettingInvalid` saying what is missing."""
-    if "" not in sys.path:
-        sys.path.insert(0, "")
-    module_name, _, attribute = path.partition(":")
-    try:
-        found = getattr(importlib.import_module(module_name), attribute or "app")
-    except (ImportError, ValueError) as error:
-        raise SettingInvalid(f"the app {path!r} cannot be imported: {error}") from error
-    except AttributeError as error:
-        raise SettingInvalid(f"the app {path!r} is not there: {error}") from error
-    if not isinstance(found, App):
-        raise SettingInvalid(f"{path!r} is a {type(found).__name__}, not an earnest.App")
-    return found
 
 
 def _make_engine(database: Database, config: Config) -> Engine:

@@ -128,6 +128,13 @@ class Worker:
             if self._attempts:
                 await asyncio.wait(self._attempts)
 
+    async def hand_back(self) -> None:
+        """Gives back what a `drain_once` that was cancelled has left running; then this worker is
+        not used any more."""
+        await self._until_ended({self._claiming} if self._claiming else set(), None)
+        self.hurry()
+        await self._drain()
+
     # ---- start and end ---------------------------------------------------------------------
 
     async def _start(self) -> None:

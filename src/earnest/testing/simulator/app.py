@@ -4,6 +4,8 @@
   things of all providers without `provider`.
 * `GET /truth?at_least=N&wait_ms=M`: the same, as soon as there are N items, or after M
   milliseconds with what there is.
+* `DELETE /truth`: a simulator with an empty memory takes over: no truth, no rules, no receipts.
+  Calls that are on their way end in the old one. Answers 204.
 * `PUT /faults`: sets one rule (see `faults`) and answers the rules in force.
 * `GET /faults`: `{"items": [...]}`, the rules in force with the calls they are still good for.
 * `DELETE /faults`: takes all rules away, answers 204.
@@ -19,6 +21,7 @@ from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
+from starlette.types import Receive, Scope, Send
 
 from earnest.testing.simulator.asking import Misasked, json_object, known_provider, query_number
 from earnest.testing.simulator.banks import Banks
@@ -35,12 +38,28 @@ PROVIDER_ROUTES: tuple[Callable[[Effects], Sequence[BaseRoute]], ...] = (
 """Each provider's routes, made anew for each application so that nothing is shared."""
 
 
+class Forgetful:
+    """A simulator that can forget: an application with an empty memory takes the other's place."""
+
+    def __init__(self, connections: Connections | None = None) -> None:
+        self._connections = connections
+        self.forget()
+
+    def forget(self) -> None:
+        self._app = build_app(self._connections)
+        self._app.state.forget = self.forget
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._app(scope, receive, send)
+
+
 def build_app(connections: Connections | None = None) -> Starlette:
     """A simulator with an empty memory. Dropping a connection needs the server's `connections`."""
     effects = Effects(TruthLog(), FaultRules())
     app = Starlette(
         routes=[
             Route("/truth", _show_truth, methods=["GET"]),
+            Route("/truth", _forget, methods=["DELETE"]),
             Route("/faults", _put_fault, methods=["PUT"]),
             Route("/faults", _show_faults, methods=["GET"]),
             Route("/faults", _clear_faults, methods=["DELETE"]),
@@ -61,6 +80,11 @@ async def _show_truth(request: Request) -> Response:
     truth = _effects(request).truth
     deeds = await truth.deeds_when(provider, at_least, wait_ms / 1000)
     return JSONResponse({"items": [deed.as_json() for deed in deeds]})
+
+
+async def _forget(request: Request) -> Response:
+    request.app.state.forget()
+    return Response(status_code=204)
 
 
 async def _put_fault(request: Request) -> Response:

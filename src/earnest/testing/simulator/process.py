@@ -37,6 +37,10 @@ class Simulator:
             raise TimeoutError(f"{len(items)} of {at_least} effects after {timeout} s")
         return items
 
+    def forget(self) -> None:
+        """Make the simulator as new: no truth, no fault rules, nothing to be recognised."""
+        self._call("DELETE", "/truth")
+
     def put_fault(
         self,
         provider: str,

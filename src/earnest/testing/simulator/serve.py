@@ -9,7 +9,7 @@ from collections.abc import Callable
 import uvicorn
 
 from earnest.domain.errors import SettingInvalid
-from earnest.testing.simulator.app import build_app
+from earnest.testing.simulator.app import Forgetful
 from earnest.testing.simulator.connections import Connections
 
 
@@ -22,7 +22,7 @@ def serve(host: str, port: int, *, ready: Callable[[str], None] | None = None) -
     listener = _listen(host, port)
     connections = Connections()
     config = uvicorn.Config(
-        build_app(connections),
+        Forgetful(connections),
         http=connections.protocol_class(),
         ws="none",
         log_config=None,
