@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -70,11 +71,21 @@ async def test_a_stale_write_does_not_slip_in_with_the_group_of_a_newer_attempt(
 
 Verb = Callable[[Context, App], Awaitable[object]]
 
+
+async def text(ctx: Context, app: App) -> None:
+    """It is stored a moment later: then the lease shows as lost, and the handler is ended."""
+    await ctx.text("late")
+    with contextlib.suppress(asyncio.CancelledError):
+        await ctx.flush_text()
+    await ctx.text("later")
+
+
 VERBS: dict[str, Verb] = {
     "step": lambda ctx, app: ctx.step("late", int),
     "keyed_step": lambda ctx, app: ctx.keyed_step("late", "key", int),
     "emit": lambda ctx, app: ctx.emit("it.happened", {}),
     "progress": lambda ctx, app: ctx.progress(1),
+    "text": text,
     "operation": lambda ctx, app: ctx.operation("pay", app.effects["test.hold"], {"number": 1}),
     "sleep": lambda ctx, app: ctx.sleep("1h"),
     "wait_signal": lambda ctx, app: ctx.wait_signal("go", timeout="1h"),
@@ -133,7 +144,8 @@ async def test_an_attempt_that_lost_its_lease_changes_nothing_with_any_verb(
 
 async def written(bench: Bench) -> dict[str, object]:
     """What is stored: how many rows of each, and the executions as they stand."""
-    tables = ("run", "event", "step", "operation", "signal")
+    tables = ["run", "event", "step", "operation", "signal"]
+    tables += ["text_delta", "text_head", "text_quota"]
     found = {table: await bench.value(f"SELECT count(*) FROM {table}") for table in tables}
     rows = "SELECT string_agg(e::text, '; ' ORDER BY run_id) FROM execution e"
     return {**found, "executions": await bench.value(rows)}

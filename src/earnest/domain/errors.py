@@ -54,6 +54,18 @@ class PayloadTooLarge(EarnestError):
     code, status = "payload_too_large", 413
 
 
+class TextTooLong(PayloadTooLarge):
+    """The run has written as much text as is kept."""
+
+    code = "text_too_long"
+
+
+class QuotaExceeded(EarnestError):
+    """There is no room left for this principal."""
+
+    code, status = "quota_exceeded", 429
+
+
 class Unauthenticated(EarnestError):
     """The request carries no valid token."""
 

@@ -33,6 +33,7 @@ from earnest.domain.errors import (
     Refused,
     ResultInvalid,
     SignalTimedOut,
+    TextTooLong,
 )
 from earnest.domain.kept_error import kept_error, kept_text
 from earnest.domain.run import Wait
@@ -62,6 +63,7 @@ FOR_GOOD = (
     InputInvalid,
     ResultInvalid,
     NameNeeded,
+    TextTooLong,
 )
 UNWIND = timedelta(seconds=5)
 BUSY = (asyncpg.LockNotAvailableError, asyncpg.QueryCanceledError)
@@ -111,6 +113,7 @@ class Attempting:
         try:
             ending = await self._work(context)
             await context.finish_calls()
+            await context.flush_text()
             if ending is None or not held.valid():
                 return Settled.FENCED
             return await self._settle(held, ending)

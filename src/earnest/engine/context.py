@@ -13,9 +13,9 @@ import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, Generic, NoReturn, ParamSpec, TypeVar, cast, get_type_hints, overload
+from typing import Any, Generic, NoReturn, ParamSpec, TypeVar, cast, overload
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 from pydantic_core import to_jsonable_python
 
 from earnest.domain import canonical, ids
@@ -26,7 +26,6 @@ from earnest.domain.errors import (
     FencedOut,
     InvalidRequest,
     PayloadTooLarge,
-    ResultInvalid,
     SignalTimedOut,
 )
 from earnest.domain.event import MAX_PAYLOAD_BYTES, is_app_type
@@ -40,8 +39,9 @@ from earnest.engine.leasing import HeldLease
 from earnest.engine.logs import get_logger
 from earnest.engine.names import Names
 from earnest.engine.remembering import Memory, Rememberer, digest_of
+from earnest.engine.step_results import encode_result, read_result, result_type
+from earnest.engine.texting import TextWriter
 from earnest.engine.threads import in_thread
-from earnest.engine.typed_json import encode_typed, misfit
 from earnest.store.executions import Claimed
 
 T = TypeVar("T")
@@ -84,6 +84,7 @@ class Context:
     rememberer: Rememberer
     _names: Names = field(default_factory=Names)
     _memory: Memory | None = None
+    _writer: TextWriter | None = None
     _closed: bool = False
     _calls: set[asyncio.Task[Any]] = field(default_factory=set)
     _signals_taken: dict[str, int] = field(default_factory=dict)
@@ -151,15 +152,20 @@ class Context:
         name = _kept_beside_steps("emit", self._name("emit", type, key))
         data = _payload(payload)
         if await self._remembered(name, canonical.digest(data)) is None:
-            await self.rememberer.write(
-                self.claimed, type, data, name, "emit", canonical.digest(data), None
-            )
+            await self._write(type, data, name, "emit", canonical.digest(data))
 
     async def progress(self, done: float, total: float | None = None, note: str = "") -> None:
         """Shows how far the work is. Not remembered: a later attempt tells its own."""
         self._check_open()
         told = {"attempt": self.attempt, "done": done, "total": total, "note": note}
-        await self.rememberer.write(self.claimed, "run.progress", _payload(told))
+        await self._write("run.progress", _payload(told))
+
+    async def text(self, piece: str) -> None:
+        """Writes a piece of text for who watches. Pieces that come within a moment are stored as
+        one; all are stored before the next event, step or operation. Not remembered: the text of a
+        later attempt replaces this one's. Raises `TextTooLong` beyond what is kept of a run."""
+        self._check_open()
+        await self._write_text(piece)
 
     def log(self, message: str, **fields: Any) -> None:
         """A line for the people who run this; goes to the process's log with the run's ids."""
@@ -263,6 +269,11 @@ class Context:
         while self._calls:
             await asyncio.gather(*self._calls, return_exceptions=True)
 
+    async def flush_text(self) -> None:
+        """Stores the text that waits."""
+        if self._writer is not None:
+            await self._writer.flush()
+
     def _check_open(self) -> None:
         if self._closed or not self.lease.valid():
             raise FencedOut(f"attempt {self.attempt} of {self.run_id} is over; nothing was changed")
@@ -275,18 +286,16 @@ class Context:
         self, name: str, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         digest = digest_of(args, kwargs)
-        adapter = _result_type(function)
+        adapter = result_type(function)
         known = await self._remembered(name, digest)
         if known is not None:
-            return _read_result(adapter, known.result, name)
+            return read_result(adapter, known.result, name)
         value = await _call(function, args, kwargs)
-        result = _encode_result(adapter, value, name, self.engine.settings.max_result_bytes)
+        result = encode_result(adapter, value, name, self.engine.settings.max_result_bytes)
         told = canonical.encode({"name": name, "attempt": self.attempt})
         self._check_open()
-        await self.rememberer.write(
-            self.claimed, "step.completed", told, name, "step", digest, result
-        )
-        return _read_result(adapter, canonical.decode(result), name)
+        await self._write("step.completed", told, name, "step", digest, result)
+        return read_result(adapter, canonical.decode(result), name)
 
     async def _remembered(self, name: str, digest: bytes) -> Step | None:
         memory = await self._remember_all()
@@ -329,7 +338,27 @@ class Context:
 
     # What acts on database and outside; a replay answers it from what is recorded.
 
+    async def _write(
+        self,
+        type: str,
+        payload: bytes,
+        name: str | None = None,
+        kind: str | None = None,
+        digest: bytes | None = None,
+        result: bytes | None = None,
+    ) -> None:
+        """An event, with a step to remember where there is a `name`; text before it goes first."""
+        await self.flush_text()
+        await self.rememberer.write(self.claimed, type, payload, name, kind, digest, result)
+
+    async def _write_text(self, piece: str) -> None:
+        if self._writer is None:
+            self._writer = TextWriter(self.rememberer.texts, self.claimed, self.lease)
+        await self._writer.add(piece)
+
     async def _perform(self, intent: intending.Intent) -> Any:
+        await self.flush_text()
+        self._check_open()
         return await self._finish_even_if_left(operating.perform(self.engine, intent))
 
     async def _submit(
@@ -396,38 +425,6 @@ async def _call(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
         return await function(*args, **kwargs)
     value = await in_thread(function, *args, **kwargs)
     return await value if inspect.isawaitable(value) else value
-
-
-def _result_type(function: Any) -> TypeAdapter[Any]:
-    try:
-        hints = get_type_hints(function, include_extras=True)
-    except (NameError, TypeError):
-        hints = {}
-    return TypeAdapter(hints.get("return", Any))
-
-
-def _encode_result(adapter: TypeAdapter[Any], value: Any, name: str, most: int) -> bytes:
-    try:
-        data = encode_typed(adapter, value, warnings="error")
-    except (canonical.NotJson, ValueError) as error:
-        raise ResultInvalid(
-            f"the result of step {name!r} cannot be stored: {misfit(error)}"
-        ) from error
-    if len(data) > most:
-        raise ResultInvalid(
-            f"the result of step {name!r} has {len(data)} bytes; at most {most} are kept: store "
-            "larger things elsewhere and return their address"
-        )
-    return data
-
-
-def _read_result(adapter: TypeAdapter[Any], value: Any, name: str) -> Any:
-    try:
-        return adapter.validate_python(value)
-    except ValidationError as error:
-        raise CodeChanged(
-            f"the remembered result of step {name!r} no longer fits its type: {misfit(error)}"
-        ) from error
 
 
 def _payload(payload: dict[str, Any]) -> bytes:

@@ -70,6 +70,9 @@ class PlainContext:
     def progress(self, done: float, total: float | None = None, note: str = "") -> None:
         self._wait(self._context.progress(done, total, note))
 
+    def text(self, piece: str) -> None:
+        self._wait(self._context.text(piece))
+
     def log(self, message: str, **fields: Any) -> None:
         self._context.log(message, **fields)
 

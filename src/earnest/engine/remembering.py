@@ -22,6 +22,7 @@ from earnest.domain.run import Step
 from earnest.engine.engine import Engine
 from earnest.engine.grouping import Group
 from earnest.engine.leasing import Leases, boot_seconds
+from earnest.engine.texting import Texts
 from earnest.engine.typed_json import in_order
 from earnest.store import executions, facts, operations
 from earnest.store.database import Database, Tx
@@ -70,6 +71,7 @@ class Rememberer:
     def __init__(self, engine: Engine, leases: Leases) -> None:
         self._engine = engine
         self._leases = leases
+        self.texts = Texts(engine, leases)
         self._group: Group[Fact, Written | None] = Group(self._store)
 
     async def write(
