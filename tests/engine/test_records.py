@@ -153,6 +153,22 @@ async def test_the_record_is_invisible_until_the_receipt_is_there(
 # ---- a record that fails -----------------------------------------------------------------------
 
 
+async def test_what_a_record_sets_in_its_session_does_not_stay_there(
+    make_bench: MakeBench, provider: Provider
+) -> None:
+    bench, books = await opened(make_bench, provider)
+
+    async def changes_the_session(tx: asyncpg.Connection) -> None:
+        await tx.execute("SET search_path = pg_catalog")
+
+    books.fails.append(changes_the_session)
+    assert (await bench.done("buy", HELD)).status == "succeeded"
+    async with contextlib.AsyncExitStack() as stack:
+        for _ in range(bench.engine.database.size):
+            tx = await stack.enter_async_context(bench.engine.database.connection())
+            assert await tx.fetchval("SHOW search_path") == "earnest"
+
+
 async def takes_too_long(tx: asyncpg.Connection) -> None:
     await tx.execute("SELECT pg_sleep(60)")
 

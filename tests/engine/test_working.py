@@ -415,3 +415,21 @@ async def test_a_keeper_goes_on_whatever_went_wrong(
     assert await asyncio.to_thread(keeper.start, 10)
     assert troubles == []
     await asyncio.to_thread(keeper.stop)
+
+
+# ---- slots -------------------------------------------------------------------------------------
+
+
+async def test_an_ending_that_cannot_be_stored_yet_holds_up_nobody(make_bench: MakeBench) -> None:
+    """Neither the slot of the handler that is over nor the endings of others wait for it."""
+    gate = Gate()
+    bench = make_bench(gated(gate), concurrency=1)
+    async with bench.at_work():
+        first = await bench.submit("work")
+        await gate.reached()
+        async with bench.holding(first):
+            gate.open()
+            second = await bench.submit("work")
+            await bench.until(second, "succeeded")
+            assert await bench.status(first) == "running"
+        await bench.until(first, "succeeded")

@@ -6,7 +6,7 @@ import asyncpg
 import pytest
 
 from earnest.domain.errors import DatabaseUnavailable
-from earnest.store.database import Database
+from earnest.store.database import Database, lend
 
 
 async def test_a_server_whose_name_is_not_resolved_counts_as_away() -> None:
@@ -31,3 +31,31 @@ async def test_a_database_with_another_default_isolation_does_not_blind_the_seco
     finally:
         await owner.execute(f"ALTER DATABASE {name} RESET default_transaction_isolation")
         await owner.close()
+
+
+# ---- what a session keeps ----------------------------------------------------------------------
+
+
+async def test_a_connection_is_handed_on_without_a_message_to_the_server(
+    database_url: str,
+) -> None:
+    async with Database(database_url, size=1) as database:
+        async with database.connection() as tx:
+            await tx.execute("SET my.mark = 'kept'")
+        async with database.connection() as tx:
+            assert await tx.fetchval("SHOW my.mark") == "kept"
+
+
+async def test_what_an_apps_own_code_did_to_a_session_ends_with_its_turn(
+    database_url: str,
+) -> None:
+    async with Database(database_url, size=1) as database:
+        async with database.connection() as tx:
+            lend(tx)
+            await tx.execute("SET search_path = elsewhere; SET my.mark = 'left'")
+            await tx.fetchval("SELECT pg_advisory_lock(17)")
+        async with database.connection() as tx:
+            assert await tx.fetchval("SHOW search_path") == "earnest"
+            assert await tx.fetchval("SELECT current_setting('my.mark', true)") in {None, ""}
+            locks = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objid = 17"
+            assert await tx.fetchval(locks) == 0

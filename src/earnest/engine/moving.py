@@ -24,7 +24,7 @@ from earnest.engine.effects import as_call
 from earnest.engine.engine import Engine
 from earnest.engine.typed_json import misfit
 from earnest.store import executions, operations
-from earnest.store.database import Tx, not_the_hooks_fault
+from earnest.store.database import Tx, lend, not_the_hooks_fault
 from earnest.store.executions import Execution
 from earnest.store.operations import Note
 
@@ -177,6 +177,7 @@ async def hook_of(tx: Tx, name: str) -> AsyncIterator[None]:
     """Around the app's own code in the transaction. It holds locks, so its time is bounded. Raises
     `HookFailed` for its errors; what the database says of the whole transaction is raised as it
     is."""
+    lend(tx)
     try:
         async with asyncio.timeout(HOOK_SECONDS):
             yield

@@ -102,7 +102,6 @@ class Rememberer:
             self._leases.extend(held, asked_at)
             if written.cancel_requested:
                 held.tell_cancel()
-        self._engine.bells.moved(claimed.run_id)
 
     async def start_timer(
         self, claimed: Claimed, name: str, digest: bytes, span: timedelta
@@ -140,7 +139,9 @@ class Rememberer:
             ]
 
         name = "step" if any(fact.kind == "step" for fact in batch) else "emit"
-        return await self._engine.database.promise(name, work, one_statement=True)
+        written = await self._engine.database.promise(name, work, one_statement=True)
+        self._engine.bells.moved(*(fact.run_id for fact in batch))
+        return written
 
 
 _ANYTHING: TypeAdapter[Any] = TypeAdapter(Any)

@@ -76,7 +76,6 @@ class Settler:
         """Raises `DatabaseUnavailable` when the database stays away; the reaper takes over then."""
         plain = ending.wish is Wish.SUCCEED and claimed.parent_run_id is None
         if plain and await self._successes.put((claimed, ending.output or b"null")):
-            self._engine.bells.moved(claimed.run_id)
             return Settled.SUCCEEDED
         return await settle_alone(self._engine, claimed, ending)
 
@@ -95,6 +94,7 @@ class Settler:
         # Repeating it after a lost reply settles nothing twice: what was stored is no longer
         # running and falls to `settle_alone`, which reads the traces first.
         stored = await self._engine.database.promise("settle", work, one_statement=True)
+        self._engine.bells.moved(*(run_id for _, run_id, _ in stored))
         return [(*claimed.key, claimed.fence) in stored for claimed, _ in batch]
 
 

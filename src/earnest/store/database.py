@@ -20,6 +20,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
+from weakref import WeakSet
 
 import asyncpg
 
@@ -73,6 +74,24 @@ def _encode_jsonb(data: bytes) -> bytes:
 
 def _decode_jsonb(data: bytes) -> Any:
     return canonical.decode(bytes(data[1:]))
+
+
+# Connections that an app's own code has had in its hands; see `lend`.
+_LENT: WeakSet[Tx] = WeakSet()
+
+
+def lend(tx: Tx) -> None:
+    """Notes that an app's own code gets this connection: whatever it sets, locks or listens to
+    there ends before somebody else has it."""
+    _LENT.add(getattr(tx, "_con", tx))
+
+
+async def _reset_if_lent(connection: Tx) -> None:
+    """The engine's own statements leave nothing behind in a session. Resetting it all the same
+    would be one more message to the server for each of them."""
+    if connection in _LENT:
+        _LENT.discard(connection)
+        await connection.execute(connection.get_reset_query())
 
 
 def not_the_hooks_fault(tx: Tx, error: BaseException) -> bool:
@@ -209,6 +228,7 @@ class Database:
             min_size=1,
             max_size=self.size,
             init=prepare_connection,
+            reset=_reset_if_lent,
             server_settings=self._settings,
             statement_cache_size=400,
             max_cached_statement_lifetime=0,

@@ -117,8 +117,8 @@ def as_claimed(row: Record, fence: int, owner_token: uuid.UUID) -> Claimed:
         deadline_at=row["deadline_at"],
         input=row["input"],
         principal_id=row["principal_id"],
-        context=row["context"],
-        labels=row["labels"],
+        context=row["context"] or {},
+        labels=row["labels"] or {},
         conversation_id=row["conversation_id"],
         traceparent=row["traceparent"],
     )

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from earnest.doors.cli import logs
+from earnest.doors.cli import logs, memory
 from earnest.doors.cli.loop import run_in_loop
 from earnest.doors.cli.options import (
     Apps,
@@ -161,6 +161,7 @@ async def _until_stopped(
     should not, and drains."""
     from earnest.engine import announcing
 
+    memory.settle()
     if worker is None:
         await announcing.announce(engine)
         await engine.bells.start()

@@ -29,7 +29,8 @@ WITH pick AS MATERIALIZED (
            jsonb_build_object('attempt', fence), clock()
     FROM claimed
 )
-SELECT c.*, r.input, r.principal_id, r.context, r.labels, r.traceparent, r.conversation_id
+SELECT c.*, r.input, r.principal_id, nullif(r.context, '{}') AS context,
+       nullif(r.labels, '{}') AS labels, r.traceparent, r.conversation_id
 FROM claimed c JOIN run r USING (scope_id, run_id);
 
 -- name: ripen_runs

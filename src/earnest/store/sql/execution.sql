@@ -37,10 +37,10 @@ SELECT run_id, parent_run_id FROM below;
 
 -- name: succeed_runs
 -- Group settle. $1 scopes, $2 runs, $3 fences, $4 owner tokens, $5 outputs.
--- Locks first, in order, in a materialized step; the guards stand outside it: a plain UPDATE that
--- waited on a mere lock would judge an expired lease by the older clock. Runs with a parent, with
--- operations still reserved or in doubt take the single path. Those missing from the answer did
--- not succeed here.
+-- Locks first, in a materialized step; the guards stand outside it: a plain UPDATE that waited on a
+-- mere lock would judge an expired lease by the older clock. A row on which somebody sits is skipped,
+-- so that it holds up no other. It, and runs with a parent, with operations still reserved or in
+-- doubt, take the single path. Those missing from the answer did not succeed here.
 WITH item AS (
     SELECT * FROM unnest($1::text[], $2::uuid[], $3::int[], $4::uuid[], $5::jsonb[])
         AS i (scope_id, run_id, fence, owner_token, output)
@@ -49,7 +49,7 @@ WITH item AS (
            i.output, e.fence = i.fence AND e.owner_token = i.owner_token AS owned
     FROM item i JOIN execution e USING (scope_id, run_id)
     ORDER BY e.scope_id, e.run_id
-    FOR NO KEY UPDATE OF e
+    FOR NO KEY UPDATE OF e SKIP LOCKED
 ), settled AS (
     UPDATE execution e
     SET status = 'succeeded', version = e.version + 1, output = l.output, error = NULL,
