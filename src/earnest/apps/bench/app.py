@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 
-from earnest import App, Context
+from earnest.engine.app import App
+from earnest.engine.context import Context
 
 app = App("bench")
 
