@@ -15,12 +15,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import uuid
+from abc import ABC, abstractmethod
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from itertools import islice
+from typing import Generic, TypeVar
 
 import asyncpg
 
@@ -102,20 +104,21 @@ class Tail:
             flag.set()
 
 
-class Hub:
-    """Feeds the watchers of one process. `encode` gives an event the bytes that are sent; `poll` is
-    how often every watched run is looked at without a bell."""
+TailT = TypeVar("TailT", bound=Tail)
 
-    def __init__(
-        self, engine: Engine, encode: Encode, *, poll: timedelta = timedelta(seconds=1)
-    ) -> None:
+
+class TailHub(ABC, Generic[TailT]):
+    """Feeds the watchers of one process with something that runs have more and more of, in order:
+    what that is and how it is read is another class's. `poll` is how often every watched run is
+    looked at without a bell."""
+
+    def __init__(self, engine: Engine, poll: timedelta) -> None:
         self._engine = engine
-        self._encode = encode
         self._poll = poll.total_seconds()
-        self._tails: dict[Key, Tail] = {}
+        self._tails: dict[Key, TailT] = {}
         self._by_run: defaultdict[uuid.UUID, set[Key]] = defaultdict(set)
         # Tails that hold events, the one that grew last at the end.
-        self._warm: dict[Key, Tail] = {}
+        self._warm: dict[Key, TailT] = {}
         # What to look at, each in order: first runs that a bell named, then those whose turn it is.
         self._moved: dict[Key, None] = {}
         self._due: dict[Key, None] = {}
@@ -128,16 +131,22 @@ class Hub:
         """How many runs are watched."""
         return len(self._tails)
 
+    @abstractmethod
+    async def _read(self, tails: list[TailT]) -> list[tuple[Key, Frame]]:
+        """What is new of these runs; of each in order."""
+
+    def _has_more(self, tail: TailT, count: int) -> bool:
+        """Whether there was more than the `count` frames that were just read."""
+        return count == PAGE
+
     @contextmanager
-    def watch(
-        self, scope_id: str, run_id: uuid.UUID, head: int, flag: asyncio.Event
-    ) -> Iterator[Watch]:
-        """Watches a run whose newest event was just read to be `head`: whenever there is more,
-        `flag` is set."""
-        tail = self._join((scope_id, run_id), head)
+    def _watched(self, fresh: TailT, flag: asyncio.Event) -> Iterator[TailT]:
+        """The tail of a run while somebody watches it: the one that there is, else `fresh`, whose
+        head was just read."""
+        tail = self._join(fresh)
         tail.flags.add(flag)
         try:
-            yield Watch(self._engine, self._encode, tail)
+            yield tail
         finally:
             tail.flags.discard(flag)
             if not tail.flags:
@@ -145,20 +154,19 @@ class Hub:
 
     # ---- who watches what ------------------------------------------------------------------
 
-    def _join(self, key: Key, head: int) -> Tail:
-        tail = self._tails.get(key)
-        if tail is None:
-            tail = self._tails[key] = Tail(key, head)
-            self._by_run[key[1]].add(key)
+    def _join(self, fresh: TailT) -> TailT:
+        tail = self._tails.setdefault(fresh.key, fresh)
+        if tail is fresh:
+            self._by_run[tail.key[1]].add(tail.key)
             # What came since the caller looked has rung for nobody.
-            self._look_soon(key)
-        elif tail.head < head:
-            self._look_soon(key)
+            self._look_soon(tail.key)
+        elif tail.head < fresh.head:
+            self._look_soon(tail.key)
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._run())
         return tail
 
-    def _forget(self, tail: Tail) -> None:
+    def _forget(self, tail: TailT) -> None:
         del self._tails[tail.key]
         self._warm.pop(tail.key, None)
         keys = self._by_run[tail.key[1]]
@@ -197,7 +205,7 @@ class Hub:
                 async with asyncio.timeout_at(self._sweep_at):
                     await self._bell.wait()
 
-    def _take(self) -> list[Tail]:
+    def _take(self) -> list[TailT]:
         """The next tails to look at: some that were named, some whose turn it is."""
         taken = [*islice(self._moved, LOOKED_AT_ONCE), *islice(self._due, LOOKED_AT_ONCE)]
         for key in taken:
@@ -229,29 +237,53 @@ class Hub:
             log.exception("hub.broken")
             await asyncio.sleep(PAUSE)
 
-    async def _look(self, tails: list[Tail]) -> None:
-        """Reads what is new of these runs, in one statement."""
+    async def _look(self, tails: list[TailT]) -> None:
         if not tails:
             return
-        heads = [(tail.key, tail.head) for tail in tails]
-        found = await facts.events_after(self._engine.database, heads, PAGE)
         grown: Counter[Key] = Counter()
-        for key, event in found:
+        for key, frame in await self._read(tails):
             tail = self._tails.get(key)
-            if tail is not None and event.seq > tail.head:
-                tail.add(Frame(event.seq, self._encode(event), event.final))
+            if tail is not None and frame.seq > tail.head:
+                tail.add(frame)
                 grown[key] += 1
         for key, count in grown.items():
-            self._grew(self._tails[key])
-            if count == PAGE:
+            tail = self._tails[key]
+            self._grew(tail)
+            if self._has_more(tail, count):
                 self._look_soon(key)
 
-    def _grew(self, tail: Tail) -> None:
+    def _grew(self, tail: TailT) -> None:
         tail.wake()
         self._warm.pop(tail.key, None)
         self._warm[tail.key] = tail
         if len(self._warm) > KEPT_TAILS:
             self._warm.pop(next(iter(self._warm))).empty()
+
+
+class Hub(TailHub[Tail]):
+    """Feeds the watchers of one process with the events of runs. `encode` gives an event the bytes
+    that are sent."""
+
+    def __init__(
+        self, engine: Engine, encode: Encode, *, poll: timedelta = timedelta(seconds=1)
+    ) -> None:
+        super().__init__(engine, poll)
+        self._encode = encode
+
+    @contextmanager
+    def watch(
+        self, scope_id: str, run_id: uuid.UUID, head: int, flag: asyncio.Event
+    ) -> Iterator[Watch]:
+        """Watches a run whose newest event was just read to be `head`: whenever there is more,
+        `flag` is set."""
+        with self._watched(Tail((scope_id, run_id), head), flag) as tail:
+            yield Watch(self._engine, self._encode, tail)
+
+    async def _read(self, tails: list[Tail]) -> list[tuple[Key, Frame]]:
+        """In one statement."""
+        heads = [(tail.key, tail.head) for tail in tails]
+        found = await facts.events_after(self._engine.database, heads, PAGE)
+        return [(key, Frame(event.seq, self._encode(event), event.final)) for key, event in found]
 
 
 @dataclass(slots=True)
