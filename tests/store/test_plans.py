@@ -25,12 +25,17 @@ from tests.store.filled import fill
 
 # Tables whose size grows with the work that was ever done.
 LARGE = frozenset(
-    "run execution past_attempt step event signal operation operation_move operation_lookup".split()
+    """
+    run execution past_attempt step event feed signal operation operation_move operation_lookup
+    """.split()
 )
 
 # What reads more than it wants, and why that is right. An index named here holds only what is
 # going on now: it is as small as that, and is walked from one end to the other.
 WALKS = {
+    "queued_in_flight": ("run_due", "what is queued, asked for by a check of new code"),
+    "delayed_in_flight": ("run_delayed", "what is queued, asked for by a check of new code"),
+    "running_in_flight": ("run_held", "what runs, asked for by a check of new code"),
     "count_runs": ("execution", "how many there are of each status; asked for by people"),
     "lapsed_runs": ("run_held", "leases are not indexed, so that a renewal stays cheap"),
     "next_due": ("run_delayed", "its first entry is the answer"),
@@ -61,6 +66,13 @@ HOT = {
     "live_intent": {"operation_live"},
     "find_run_by_key": {"run_key"},
     "list_unknown_operations": {"operation_unknown"},
+    "is_feed_behind": {"event_written", "sequenced_pkey"},
+    "append_to_feed": {
+        *("event_written", "event_pkey", "run_pkey", "feed_pkey", "feed_of_run"),
+        *("feed_pruned_pkey", "sequenced_pkey"),
+    },
+    "feed_of_scopes": {"feed_pkey", "feed_pruned_pkey", "event_pkey"},
+    "feed_of_principals": {"feed_of_principal", "feed_pkey", "feed_pruned_pkey", "event_pkey"},
 }
 
 _EXAMPLES: dict[str, Any] = {

@@ -58,6 +58,18 @@ def at_desk(
     return run_in_loop(work())
 
 
+def at_engine(context: typer.Context, told: Told, act: Callable[[Engine], Awaitable[T]]) -> T:
+    """As `at_desk`, for what is about no scope: opens the engine alone."""
+    logs.configure(logs.LogFormat.TEXT, level=logging.ERROR)
+    parts: Parts = context.obj
+
+    async def work() -> T:
+        async with parts.open(told) as opened:
+            return await act(opened.engine)
+
+    return run_in_loop(work())
+
+
 @asynccontextmanager
 async def _opened(
     parts: Parts, told: Told, scope: str | None, makes_scope: bool

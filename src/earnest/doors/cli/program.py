@@ -7,7 +7,15 @@ from typing import Annotated
 
 import typer
 
-from earnest.doors.cli import migrate, operations, processes, runs, simulate, tokens
+from earnest.doors.cli import (
+    check,
+    migrate,
+    operations,
+    processes,
+    runs,
+    simulate,
+    tokens,
+)
 from earnest.doors.cli.exits import EPILOG, ExitCode, tell
 from earnest.doors.cli.parts import Parts
 
@@ -39,7 +47,7 @@ def build(more: Sequence[AddCommands] = ()) -> typer.Typer:
         # An option without a variable of its own has EARNEST_<COMMAND>_<OPTION>.
         context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": "EARNEST"},
     )
-    for add in (processes.add_to, migrate.add_to, simulate.add_to, *more):
+    for add in (processes.add_to, migrate.add_to, check.add_to, simulate.add_to, *more):
         add(program)
     for name, noun in {
         "runs": runs.commands,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from functools import cache
 from typing import Any
@@ -24,6 +25,12 @@ _COLOURS = {
     "submitting": "cyan",
     "cancelled": "dim",
     "released": "dim",
+    "ok": "green",
+    "fits": "green",
+    "warn": "yellow",
+    "unclear": "yellow",
+    "bad": "bold red",
+    "breaks": "bold red",
 }
 
 
@@ -46,6 +53,18 @@ def print_json_line(value: Any) -> None:
 def say(line: str) -> None:
     """A line that may hold markup; escape what comes from outside."""
     console().print(line, soft_wrap=True)
+
+
+@contextmanager
+def progress(what: str, total: int) -> Iterator[Callable[[], None]]:
+    """A bar on standard error while something takes long, if a person looks; yields what advances
+    it by one."""
+    from rich.progress import Progress
+
+    errors = Console(stderr=True)
+    with Progress(console=errors, transient=True, disable=not errors.is_terminal) as bar:
+        task = bar.add_task(what, total=total)
+        yield lambda: bar.advance(task)
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:

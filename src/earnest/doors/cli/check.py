@@ -1,0 +1,114 @@
+"""`earnest check`: would this code break runs that are in flight?"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from earnest.domain import ids
+from earnest.domain.errors import SettingInvalid
+from earnest.doors.cli import screen
+from earnest.doors.cli.exits import ExitCode
+from earnest.doors.cli.opening import at_engine
+from earnest.doors.cli.options import Apps, DatabaseUrl, Home, Json, told
+
+if TYPE_CHECKING:
+    from earnest.engine.checking import Asked, Checked
+    from earnest.engine.engine import Engine
+
+_COLUMNS = ("run", "scope", "kind", "status", "verdict", "why")
+
+
+def add_to(program: typer.Typer) -> None:
+    program.command("check")(check)
+
+
+def check(  # noqa: PLR0913, PLR0917 - a command's parameters are its options
+    context: typer.Context,
+    kind: Annotated[
+        list[str] | None, typer.Option("--kind", help="Only runs of this kind; may be repeated.")
+    ] = None,
+    sample: Annotated[
+        int, typer.Option("--sample", min=1, max=100, metavar="PERCENT", help="Check a part.")
+    ] = 100,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="Check this many at most.")] = 10_000,
+    seconds: Annotated[
+        float, typer.Option("--seconds", min=0.1, help="How long one handler may take.")
+    ] = 5.0,
+    known_only: Annotated[
+        bool, typer.Option("--known-only", help="Kinds that no given app has belong to others.")
+    ] = False,
+    lenient: Annotated[
+        bool, typer.Option("--lenient", help="What is unclear does not fail the check.")
+    ] = False,
+    app: Apps = None,
+    home: Home = None,
+    database_url: DatabaseUrl = None,
+    as_json: Json = False,
+) -> None:
+    """Replay the runs in flight against this code; name those that it would break.
+
+    Nothing is written, called or sent; the handlers' own code between their steps does run. Exit
+    code 0 if all fit, 1 if any would break or is unclear.
+    """
+    from earnest.engine.checking import Asked
+
+    asked = Asked(kind or None, sample, limit, seconds, known_only)
+    asked_of = told(home, database_url, app)
+    if not asked_of.apps:
+        raise SettingInvalid("name the app to check: --app module:attribute, or EARNEST_APP")
+    # What handlers print is not what this command says.
+    with contextlib.redirect_stdout(sys.stderr):
+        found = at_engine(context, asked_of, lambda engine: _check(engine, asked))
+    counts = Counter(one.verdict.value for one in found)
+    if as_json:
+        screen.print_json(_as_json(found, counts, asked))
+    else:
+        _tell(found, counts, asked)
+    failed = counts["breaks"] + (0 if lenient else counts["unclear"])
+    raise typer.Exit(ExitCode.FAILED if failed else ExitCode.OK)
+
+
+async def _check(engine: Engine, asked: Asked) -> list[Checked]:
+    from earnest.engine import checking
+
+    runs = await checking.list_runs(engine, asked)
+    found: list[Checked] = []
+    with screen.progress("checking runs", len(runs)) as advance:
+        async for one in checking.check(engine, runs, asked):
+            advance()
+            if one is not None:
+                found.append(one)
+    return found
+
+
+def _as_json(found: Sequence[Checked], counts: Counter[str], asked: Asked) -> dict[str, Any]:
+    return {
+        "checked": len(found),
+        "limited": len(found) >= asked.limit,
+        **{verdict: counts[verdict] for verdict in ("fits", "breaks", "unclear")},
+        "runs": [one.as_json() for one in found if one.verdict != "fits"],
+    }
+
+
+def _tell(found: Sequence[Checked], counts: Counter[str], asked: Asked) -> None:
+    told = [one for one in found if one.verdict != "fits"]
+    if told:
+        screen.print_table(_COLUMNS, [_row(one) for one in told])
+        screen.say("")
+    more = f"; more are in flight, see --limit {asked.limit}" if len(found) >= asked.limit else ""
+    screen.say(
+        f"{len(found)} runs in flight were checked: {counts['fits']} fit, {counts['breaks']} would "
+        f"break, {counts['unclear']} are unclear{more}"
+    )
+
+
+def _row(one: Checked) -> tuple[object, ...]:
+    why = f"{one.code}: {one.detail}"
+    return (ids.show("run", one.run_id), one.scope_id, one.kind, one.status.value,
+            screen.state(one.verdict), why)  # fmt: skip
