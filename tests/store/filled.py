@@ -59,8 +59,14 @@ SELECT m.scope_id, m.run_id, r.kind, 'default', m.status, 1, gen_random_uuid(),
        CASE WHEN m.status IN ('succeeded', 'failed', 'cancelled', 'blocked') THEN m.at END, m.at
 FROM made m JOIN run r USING (scope_id, run_id);
 
-INSERT INTO event (scope_id, run_id, seq, type, payload, created_at)
-SELECT scope_id, run_id, seq, 'run.progress', '{{}}', at FROM made, generate_series(1, 3) AS seq;
+INSERT INTO event (scope_id, run_id, seq, type, payload, created_at, written_by)
+SELECT scope_id, run_id, seq, 'run.progress', '{{}}', at, (n / 50 + 1)::text::xid8
+FROM made, generate_series(1, 3) AS seq;
+
+INSERT INTO feed (scope_id, position, principal_id, run_id, from_seq, to_seq)
+SELECT scope_id, 3 * row_number() OVER (PARTITION BY scope_id ORDER BY n), principal_id, run_id, 1, 3
+FROM made JOIN run USING (scope_id, run_id);
+UPDATE sequenced SET seen_below = pg_snapshot_xmax(pg_current_snapshot());
 
 INSERT INTO past_attempt (scope_id, run_id, fence, instance_id, started_at, ended_at, outcome)
 SELECT scope_id, run_id, 1, gen_random_uuid(), at, at, 'succeeded' FROM made
