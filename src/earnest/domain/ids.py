@@ -17,7 +17,7 @@ from typeid import TypeID
 
 from earnest.domain.errors import NotFound
 
-Prefix = Literal["run", "att", "op", "find"]
+Prefix = Literal["run", "att", "op", "find", "inst"]
 
 _OPERATION_ALONE = uuid.UUID("0b6f3d1e-6c35-5c3a-9a53-8f8f5e1c2d10")
 
