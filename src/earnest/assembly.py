@@ -26,6 +26,7 @@ from earnest.engine.doorbells import Doorbells
 from earnest.engine.engine import Engine
 from earnest.engine.loading import load_app
 from earnest.engine.logs import get_logger
+from earnest.engine.minding import Minder
 from earnest.engine.readiness import Readiness, examine
 from earnest.engine.settings import EngineSettings
 from earnest.engine.working import Worker
@@ -34,6 +35,8 @@ from earnest.store.embedded import EmbeddedPostgres, Started, default_home
 from earnest.store.migrate import check, migrate, pending
 
 log = get_logger("earnest")
+
+MIND_EVERY = timedelta(seconds=5)
 
 
 def bells_wanted() -> bool:
@@ -227,22 +230,27 @@ async def open_app(
 ) -> AsyncIterator[Assembly]:
     """Opens Earnest inside a program of one's own: `app.submit` and `earnest.operation` act through
     it, in `scope` and as `principal`. Home and database are those that the environment names, where
-    none are given. With `worker`, this process also runs work."""
+    none are given. With `worker`, this process also runs work; without one it still minds what ran
+    out, and asks providers about doubts."""
     url = database_url or os.environ.get("EARNEST_DATABASE_URL") or None
     async with Assembly(Config(home or default_home(), url, [app])) as assembly:
         bound = binding.Binding(assembly.engine, scope, principal)
         await announcing.announce(assembly.engine)
         await assembly.engine.bells.start()
-        working = asyncio.create_task(_work(assembly)) if worker else None
+        beside = asyncio.create_task(_work(assembly) if worker else _mind(assembly))
         binding.bind(bound)
         try:
             yield assembly
         finally:
             binding.unbind(bound)
-            if working is not None:
-                working.cancel()
-                await asyncio.gather(working, return_exceptions=True)
+            beside.cancel()
+            await asyncio.gather(beside, return_exceptions=True)
             await assembly.engine.bells.stop()
+
+
+async def _mind(assembly: Assembly) -> None:
+    """Looks less often than a worker: there may be many programs, and workers beside them."""
+    await Minder(assembly.engine, MIND_EVERY).run()
 
 
 async def _work(assembly: Assembly) -> None:

@@ -19,10 +19,11 @@ from earnest.engine import cancelling, reconciling, retrying, signalling, submit
 from earnest.engine.cancelling import Cancelled
 from earnest.engine.doorbells import MOVED, WORK
 from earnest.engine.engine import Engine
+from earnest.engine.minding import ripen
 from earnest.engine.reconciling import Verdict
 from earnest.engine.settling import Ending, Settled, Wish, settle_alone
 from earnest.engine.submitting import Request
-from earnest.engine.working import Worker, _ripen
+from earnest.engine.working import Worker
 from earnest.store import executions, facts, operations, runs
 from earnest.store.database import Tx
 from earnest.store.executions import Claimed
@@ -69,7 +70,7 @@ class Bench:
 
     async def ripen(self) -> None:
         """Delayed runs whose time has come join the queue, as a worker makes them."""
-        await self.engine.database.promise("wake", _ripen)
+        await ripen(self.engine)
 
     async def settle(self, claimed: Claimed, wish: Wish, **ending: Any) -> Settled:
         return await settle_alone(self.engine, claimed, Ending(wish, **ending))

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+from datetime import timedelta
+
 import asyncpg
 import pytest
 from structlog.testing import capture_logs
 
 import earnest
-from earnest import App, Context
+from earnest import App, Context, assembly
 from earnest.domain.errors import SettingInvalid
 from earnest.engine import binding
+from earnest.testing.clock import ManualClock
+from tests.engine.bench import SCOPE
+from tests.engine.conftest import MakeBench
+from tests.engine.provider import Provider, shop
+from tests.engine.test_standing_operations import bound, pay, stored
 
 
 def idle() -> App:
@@ -60,3 +68,24 @@ async def test_a_worker_that_fails_beside_a_program_is_told_at_once(database_url
             while not any(line["event"] == "worker.failed" for line in told):
                 await opened.engine.database.fetch("database_clock")
     await change(database_url, "ALTER TABLE execution RENAME COLUMN lease_away TO lease_until")
+
+
+async def test_a_program_without_a_worker_settles_the_doubts_of_one_that_is_gone(
+    database_url: str, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, make_bench: MakeBench
+) -> None:
+    """P3: a house that only calls has no worker; nobody has to ask for the same thing again."""
+    monkeypatch.setattr(assembly, "MIND_EVERY", timedelta(milliseconds=20))
+    provider = Provider()
+    gate = provider.holds()
+    gone = make_bench(shop(provider))
+    with bound(gone):
+        call = asyncio.create_task(pay(by="lookup"))
+        await gate.reached()
+    await clock.advance(seconds=75)
+    async with earnest.open(shop(provider), scope=SCOPE, database_url=database_url):
+        async with asyncio.timeout(10):
+            while (await stored(gone, by="lookup")).state != "submitted":
+                await gone.engine.database.fetch("database_clock")
+    gate.open()
+    await call
+    assert len(provider.calls) == 1

@@ -70,6 +70,10 @@ async def swallows_what_the_database_said(tx: asyncpg.Connection) -> None:
         await writes_nonsense(tx)
 
 
+async def is_chosen(tx: asyncpg.Connection) -> None:
+    raise asyncpg.DeadlockDetectedError("deadlock detected")
+
+
 async def opened(make_bench: MakeBench, provider: Provider, **terms: Any) -> tuple[Bench, Books]:
     bench = make_bench(shop(provider, **terms))
     return bench, await Books(provider, bench).open()
@@ -154,9 +158,9 @@ async def test_the_record_is_invisible_until_the_receipt_is_there(
 
 
 async def test_what_a_record_sets_in_its_session_does_not_stay_there(
-    make_bench: MakeBench, provider: Provider
+    make_bench: MakeBench,
 ) -> None:
-    bench, books = await opened(make_bench, provider)
+    bench, books = await opened(make_bench, Provider())
 
     async def changes_the_session(tx: asyncpg.Connection) -> None:
         await tx.execute("SET search_path = pg_catalog")
@@ -255,14 +259,25 @@ async def test_a_record_meets_a_deadlock_and_is_written_once_all_the_same(
     """P4: what the database takes back is done again as a whole."""
     provider = Provider()
     bench, books = await opened(make_bench, provider)
-
-    async def is_chosen(tx: asyncpg.Connection) -> None:
-        raise asyncpg.DeadlockDetectedError("deadlock detected")
-
     books.fails.append(is_chosen)
     run = await bench.done("buy", HELD)
     assert run.status == "succeeded"
     assert await books.lines() == [f"receipt of {provider.done[0]}"]
+
+
+async def test_a_receipt_that_others_never_let_be_stored_is_kept_as_evidence(
+    make_bench: MakeBench, clock: ManualClock
+) -> None:
+    """P3: whatever kept it from being stored."""
+    provider = Provider()
+    bench, books = await opened(make_bench, provider)
+    bench.engine.database.patience = 0.1
+    books.fails = [is_chosen] * 100
+    run = await bench.done("buy", HELD)
+    (*_, doubt) = await bench.history(await bench.operation(run.run_id))
+    assert (run.status, doubt.move) == ("unknown", "doubt")
+    assert "others were always first" in doubt.detail["why"]
+    assert doubt.detail["receipt"] == {"id": f"receipt of {provider.done[0]}"}
 
 
 # ---- released ----------------------------------------------------------------------------------

@@ -214,7 +214,7 @@ async def test_a_loop_that_breaks_ends_the_worker_and_loses_nothing(
         gate.open()
         raise KeyError("a mistake of ours")
 
-    monkeypatch.setattr(bench.worker, "_watch_round", breaks)
+    monkeypatch.setattr(bench.worker._minder, "watch", breaks)
     with pytest.raises(KeyError, match="a mistake of ours"):
         await bench.worker.run()
     assert await bench.status(run_id) == "succeeded"

@@ -10,22 +10,22 @@ in doubt; never in silence. What is sent is found by its *send token*: a receipt
 operation only if the token that it was sent under is still the operation's.
 
 This module is the caller's side. How a doubt is settled stands in `reconciling.py`; the moves that
-both sides make stand in `recording.py`, the intent and its begin in `intending.py`.
+both sides make stand in `recording.py`, the intent and its begin in `intending.py`; how one waits
+for another caller's call stands in `waiting.py`.
 """
 
 from __future__ import annotations
 
 import asyncio
-from datetime import timedelta
 from typing import Any
 
-import asyncpg
 from pydantic import ValidationError
 
 from earnest.domain import canonical, ids
 from earnest.domain.crash_points import reach
 from earnest.domain.errors import (
     CodeChanged,
+    DatabaseUnavailable,
     EarnestError,
     FencedOut,
     InDoubt,
@@ -41,13 +41,12 @@ from earnest.domain.operation import (
     Recovery,
     ReleaseReason,
 )
-from earnest.engine import http_failures, intending, moving, recording
+from earnest.engine import http_failures, intending, recording
 from earnest.engine.effects import Effect, as_call
 from earnest.engine.engine import Engine
-from earnest.engine.instances import has_ended
 from earnest.engine.intending import Intent
-from earnest.engine.leasing import boot_seconds
 from earnest.engine.typed_json import encode_typed, misfit
+from earnest.engine.waiting import wait_for_caller
 from earnest.store import operations
 
 
@@ -123,7 +122,7 @@ def as_error(operation: Operation) -> EarnestError:
 async def _in_doubt(engine: Engine, intent: Intent, operation: Operation, sends: int) -> Operation:
     """Waits for another caller's call that stands alone; sends again what may be sent again."""
     if intent.lease is None and operation.state is OperationState.SUBMITTING:
-        operation = await _wait_for_caller(engine, intent, operation)
+        operation = await wait_for_caller(engine, operation)
         if operation.state is not OperationState.SUBMITTING:
             return operation
     if operation.recovery is Recovery.RESEND and sends <= len(engine.settings.resend_waits):
@@ -135,41 +134,6 @@ async def _in_doubt(engine: Engine, intent: Intent, operation: Operation, sends:
         f"whether {shown} ({operation.kind}) happened is not known",
         fields={"operation_id": shown},
     )
-
-
-async def _wait_for_caller(engine: Engine, intent: Intent, operation: Operation) -> Operation:
-    """Another program is in the middle of the very same operation: its answer is ours too. When its
-    time and a grace are over, the operation is in doubt; there may be no reaper that says so. What
-    may be sent again is waited for only as long as the call may take, and not if that program has
-    provably ended."""
-    resend = operation.recovery is Recovery.RESEND
-    if resend and await _caller_has_ended(engine, operation):
-        return operation
-    grace = timedelta(0) if resend else engine.settings.call_grace
-    until = boot_seconds() + await _seconds_left(engine, operation, grace)
-    while operation.state is OperationState.SUBMITTING and boot_seconds() < until:
-        await asyncio.sleep(0.1)
-        found = await operations.find(engine.database, intent.scope_id, intent.operation_id)
-        assert found is not None, "operations are not removed while they are live"
-        operation = found
-    if resend or operation.state is not OperationState.SUBMITTING:
-        return operation
-    proof = recording.Proof("another caller", token=operation.send_token)
-    return await _doubt(engine, intent, proof, "the caller ended during the call")
-
-
-async def _seconds_left(engine: Engine, operation: Operation, grace: timedelta) -> float:
-    """Until the call must be over and the grace with it, by the database's clock."""
-    row = await engine.database.fetchrow("database_clock")
-    assert row is not None, "a SELECT without FROM has a row"
-    assert operation.call_until is not None, "it was begun"
-    left: timedelta = operation.call_until + grace - row["now"]
-    return left.total_seconds()
-
-
-async def _caller_has_ended(engine: Engine, operation: Operation) -> bool:
-    async with engine.database.connection() as tx:
-        return await has_ended(tx, operation.instance_id)
 
 
 # ---- the call ----------------------------------------------------------------------------------
@@ -237,15 +201,11 @@ async def _call_failed(
     return doubted
 
 
-# Why an outcome could not be stored. A database that is away is not among them: it stores no doubt
-# either, and the reaper will.
-_NOT_STORED = (moving.HookFailed, asyncpg.PostgresError)
-
-
 async def _release(
     engine: Engine, intent: Intent, proof: recording.Proof, known: Refused | NotSent
 ) -> Operation:
-    """The release is stored, or the operation is in doubt with what is known as its evidence."""
+    """The release is stored, or the operation is in doubt with what is known as its evidence. A
+    database that is away stores no doubt either; then the reaper will."""
     refused = isinstance(known, Refused)
     reason = ReleaseReason.REFUSED if refused else ReleaseReason.NOT_SENT
     told = kept_error(known)
@@ -253,12 +213,15 @@ async def _release(
         return await recording.release(
             engine, intent.scope_id, intent.operation_id, reason, proof, refusal=told
         )
-    except _NOT_STORED as error:
+    except DatabaseUnavailable:
+        raise
+    except Exception as error:
         return await _doubt(engine, intent, proof, kept_text(error), refusal=told)
 
 
 async def _store(engine: Engine, intent: Intent, proof: recording.Proof, receipt: Any) -> Operation:
-    """The receipt is stored, or the operation is in doubt with the receipt as its evidence."""
+    """The receipt is stored, or the operation is in doubt with the receipt as its evidence; as
+    above."""
     try:
         data, reference = encode_receipt(intent.effect, receipt)
     except Exception as error:
@@ -268,7 +231,9 @@ async def _store(engine: Engine, intent: Intent, proof: recording.Proof, receipt
         return await recording.confirm(
             engine, intent.scope_id, intent.operation_id, data, reference, proof
         )
-    except _NOT_STORED as error:
+    except DatabaseUnavailable:
+        raise
+    except Exception as error:
         told = canonical.decode(data)
         return await _doubt(engine, intent, proof, kept_text(error), receipt=told)
 

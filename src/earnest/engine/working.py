@@ -11,34 +11,29 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import uuid
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from datetime import timedelta
 from typing import Any
-
-import asyncpg
 
 from earnest.domain.errors import DatabaseUnavailable, EarnestError
 from earnest.engine import announcing, reconciling
 from earnest.engine.attempting import Attempting, Stop
-from earnest.engine.doorbells import QUESTION, STOP, WORK
+from earnest.engine.doorbells import STOP, WORK
 from earnest.engine.engine import Engine
 from earnest.engine.instances import Serves
 from earnest.engine.leasing import Keeper, Leases, boot_seconds
 from earnest.engine.logs import get_logger
-from earnest.engine.reaping import Reaper
+from earnest.engine.minding import Minder, repeat, ripen
 from earnest.engine.remembering import Rememberer
 from earnest.engine.settling import Ending, Settler, Wish, settle_alone
 from earnest.store import executions
 from earnest.store.database import LOST, Tx
 from earnest.store.executions import Claimed
-from earnest.store.statements import sql
 
 log = get_logger("earnest.worker")
 
-_RIPEN = 500
 _GATHER = timedelta(milliseconds=2)
 _HURRY = timedelta(seconds=1)
-_QUESTIONS = 20
 
 
 class Worker:
@@ -62,11 +57,11 @@ class Worker:
         self._leases = Leases(engine.settings.lease)
         self._rememberer = Rememberer(engine, self._leases)
         self._settler = Settler(engine)
-        self._reaper = Reaper(engine)
+        self._minder = Minder(engine)
+        self._reaper = self._minder.reaper
         self._attempts: dict[asyncio.Task[object], Attempting] = {}
         self._handlers = 0
         self._room = asyncio.Event()
-        self._questions: set[asyncio.Task[None]] = set()
         self._lane_turn = 0
         self._claim_in_doubt = False
         self._claiming: asyncio.Task[int] | None = None
@@ -82,10 +77,12 @@ class Worker:
         try:
             await self._start()
             loops += [
-                asyncio.create_task(self._repeat("claim", self._claim_round, WORK)),
-                asyncio.create_task(self._repeat("watch", self._watch_round, None)),
-                asyncio.create_task(self._repeat("ask", self._ask_round, QUESTION)),
-                asyncio.create_task(self._repeat("stop", self._stop_round, STOP)),
+                asyncio.create_task(loop)
+                for loop in (
+                    repeat(self.engine, "claim", self._claim_round, WORK),
+                    *self._minder.loops(),
+                    repeat(self.engine, "stop", self._stop_round, STOP),
+                )
             ]
             self.ready.set()
             log.info("worker.ready", lanes=self.lanes, concurrency=self._free())
@@ -119,7 +116,7 @@ class Worker:
             if self._claim_in_doubt:
                 await self._hand_back_unknown()
             await self._reaper.look()
-            await self.engine.database.promise("wake", _ripen)
+            await ripen(self.engine)
             claimed = await self._claim_all()
             asked = await reconciling.ask_due(self.engine)
             if not (claimed or asked or self._attempts or self._claim_in_doubt):
@@ -169,7 +166,7 @@ class Worker:
         await self._until_ended(self._attempts, None)
         if self._hurried.is_set() and self._attempts:
             await asyncio.wait(set(self._attempts), timeout=_HURRY.total_seconds())
-        await self._until_ended(self._questions, None)
+        await self._until_ended(self._minder.questions, None)
 
     async def _until_ended(
         self, tasks: Collection[asyncio.Task[Any]], patience: timedelta | None
@@ -197,23 +194,6 @@ class Worker:
 
     # ---- the loops -------------------------------------------------------------------------
 
-    async def _repeat(
-        self, name: str, round_: Callable[[], Awaitable[timedelta]], bell: str | None
-    ) -> None:
-        """Repeats a round; each says how long to wait for the bell before the next. A database
-        that is away is waited for; nothing else may end a loop."""
-        while True:
-            try:
-                wait = await round_()
-            except (EarnestError, asyncpg.PostgresError, *LOST) as error:
-                log.warning("worker.round_failed", round=name, error=str(error))
-                wait = self.engine.settings.poll
-            if wait > timedelta(0):
-                if bell is None:
-                    await asyncio.sleep(wait.total_seconds())
-                else:
-                    await self.engine.bells.wait(bell, wait)
-
     async def _claim_round(self) -> timedelta:
         if self._claim_in_doubt:
             await self._hand_back_unknown()
@@ -221,7 +201,7 @@ class Worker:
         claimed = await self._claim_all()
         if claimed:
             return timedelta(0)
-        ripened = await self.engine.database.promise("wake", _ripen)
+        ripened = await ripen(self.engine)
         return timedelta(0) if ripened else await self._idle()
 
     async def _idle(self) -> timedelta:
@@ -232,26 +212,6 @@ class Worker:
         if seconds is None:
             return poll
         return max(timedelta(milliseconds=5), min(timedelta(seconds=seconds), poll))
-
-    async def _watch_round(self) -> timedelta:
-        # Here too: workers that always find something to claim would leave delayed runs unripe.
-        if await self.engine.database.promise("wake", _ripen):
-            self.engine.bells.ring(WORK)
-        await self._reaper.look()
-        return self.engine.settings.watch_every
-
-    async def _ask_round(self) -> timedelta:
-        """Questions are asked beside each other: a slow provider holds up nobody else's."""
-        free = _QUESTIONS - len(self._questions)
-        if free <= 0:
-            await asyncio.wait(self._questions, return_when=asyncio.FIRST_COMPLETED)
-            return timedelta(0)
-        taken = await reconciling.take_due(self.engine, free)
-        for key in taken:
-            task = asyncio.create_task(reconciling.ask(self.engine, *key))
-            self._questions.add(task)
-            task.add_done_callback(self._questions.discard)
-        return timedelta(0) if len(taken) == free else self.engine.settings.poll
 
     async def _stop_round(self) -> timedelta:
         """Tells running attempts that they were asked to stop."""
@@ -368,10 +328,6 @@ class Worker:
         if row is not None:
             claimed = executions.as_claimed(row, fence, owner_token)
             await settle_alone(self.engine, claimed, Ending(Wish.HAND_BACK))
-
-
-async def _ripen(tx: Tx) -> int:
-    return len(await tx.fetch(sql("ripen_runs"), _RIPEN))
 
 
 async def _end(tasks: Sequence[asyncio.Task[Any]]) -> None:
