@@ -163,14 +163,14 @@ async def test_what_a_record_sets_in_its_session_does_not_stay_there(
     bench, books = await opened(make_bench, Provider())
 
     async def changes_the_session(tx: asyncpg.Connection) -> None:
-        await tx.execute("SET search_path = pg_catalog")
+        await tx.execute("SET statement_timeout = '1h'")
 
     books.fails.append(changes_the_session)
     assert (await bench.done("buy", HELD)).status == "succeeded"
     async with contextlib.AsyncExitStack() as stack:
         for _ in range(bench.engine.database.size):
             tx = await stack.enter_async_context(bench.engine.database.connection())
-            assert await tx.fetchval("SHOW search_path") == "earnest"
+            assert await tx.fetchval("SHOW statement_timeout") == "30s"
 
 
 async def takes_too_long(tx: asyncpg.Connection) -> None:
