@@ -64,9 +64,11 @@ SELECT scope_id, run_id, seq, 'run.progress', '{{}}', at, (n / 50 + 1)::text::xi
 FROM made, generate_series(1, 3) AS seq;
 
 INSERT INTO feed (scope_id, position, principal_id, run_id, from_seq, to_seq)
-SELECT scope_id, 3 * row_number() OVER (PARTITION BY scope_id ORDER BY n), principal_id, run_id, 1, 3
+SELECT scope_id, 3 * row_number() OVER (PARTITION BY scope_id ORDER BY n), principal_id, run_id, 1,
+       3
 FROM made JOIN run USING (scope_id, run_id);
-UPDATE sequenced SET seen_below = pg_snapshot_xmax(pg_current_snapshot());
+INSERT INTO sequenced (pass, seen_below, still_open, at_once)
+VALUES (1, pg_snapshot_xmax(pg_current_snapshot()), '{{}}', 5000);
 
 INSERT INTO past_attempt (scope_id, run_id, fence, instance_id, started_at, ended_at, outcome)
 SELECT scope_id, run_id, 1, gen_random_uuid(), at, at, 'succeeded' FROM made

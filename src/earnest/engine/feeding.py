@@ -20,12 +20,12 @@ from datetime import timedelta
 from itertools import accumulate, takewhile
 
 import asyncpg
-import structlog
 
 from earnest.domain.errors import EarnestError
 from earnest.domain.event import Event
 from earnest.engine.doorbells import Moved
 from earnest.engine.engine import Engine
+from earnest.engine.logs import get_logger
 from earnest.engine.sequencing import Sequencer
 from earnest.engine.streaming import (
     KEPT_BYTES,
@@ -41,7 +41,7 @@ from earnest.store import feed
 from earnest.store.database import LOST
 from earnest.store.feed import Bounds, Fed, Page, Place
 
-log = structlog.get_logger("earnest.feeding")
+log = get_logger("earnest.feeding")
 
 # Seconds between two looks: what happens in between is told together.
 PACE = 0.02

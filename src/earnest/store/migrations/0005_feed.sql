@@ -39,4 +39,9 @@ CREATE TABLE sequenced (
     still_open xid8[] NOT NULL,
     at_once    integer NOT NULL CHECK (at_once > 0)
 );
-INSERT INTO sequenced (pass, seen_below, still_open, at_once) VALUES (1, '1', '{}', 5000);
+
+-- The last pass; before the first one, one that has seen nothing.
+CREATE VIEW last_pass AS
+    SELECT pass, server, seen_below, still_open, at_once FROM sequenced
+    UNION ALL SELECT 0::bigint, NULL::text, '1'::xid8, '{}'::xid8[], 5000
+    ORDER BY pass DESC LIMIT 1;

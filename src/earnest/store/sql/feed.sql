@@ -5,7 +5,7 @@
 -- Is there an event that the newest pass did not see? Or is that pass of a server whose transactions
 -- had higher numbers than this one's: then everything has to be gone through again.
 WITH last AS MATERIALIZED (
-    SELECT seen_below, still_open FROM sequenced ORDER BY pass DESC LIMIT 1
+    SELECT seen_below, still_open FROM last_pass
 )
 SELECT EXISTS (SELECT FROM event WHERE written_by >= (SELECT seen_below FROM last))
     OR EXISTS (SELECT FROM event WHERE written_by = ANY ((SELECT still_open FROM last)::xid8[]))
@@ -20,7 +20,7 @@ SELECT pg_advisory_xact_lock(hashtext('earnest.feed'));
 -- Only under that lock. On another server than before, transactions have other numbers: everything
 -- is gone through again. $1 what the server says of itself.
 WITH last AS MATERIALIZED (
-    SELECT * FROM sequenced ORDER BY pass DESC LIMIT 1
+    SELECT * FROM last_pass
 ), moved AS (
     INSERT INTO sequenced (pass, server, seen_below, still_open, at_once)
     SELECT pass + 1, $1, CASE WHEN server IS NULL THEN seen_below ELSE '1' END,
@@ -40,7 +40,7 @@ WITH last AS MATERIALIZED (
     SELECT s.pass, s.server, s.at_once, now.snapshot,
            CASE WHEN now.fits THEN s.seen_below ELSE '1' END AS seen_below,
            CASE WHEN now.fits THEN s.still_open ELSE '{}' END AS still_open
-    FROM (SELECT * FROM sequenced ORDER BY pass DESC LIMIT 1) AS s,
+    FROM last_pass s,
          LATERAL (SELECT n.snapshot, s.seen_below <= pg_snapshot_xmax(n.snapshot) AS fits
                   FROM (SELECT pg_current_snapshot() AS snapshot) AS n) AS now
 ), enough AS MATERIALIZED (
