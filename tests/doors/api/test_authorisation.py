@@ -48,6 +48,7 @@ RULES: dict[tuple[str, str], Rule] = {
     ("POST", "/v1/runs"): MAKES,
     ("GET", "/v1/runs"): LISTS_OWN,
     ("GET", "/v1/runs/{run_id}"): SEES,
+    ("GET", "/v1/runs/{run_id}/explain"): SEES,
     ("GET", "/v1/runs/{run_id}/events"): SEES,
     ("GET", "/v1/runs/{run_id}/attempts"): SEES,
     ("GET", "/v1/runs/{run_id}/steps"): SEES,

@@ -22,9 +22,9 @@ from earnest.doors.api.routes import (
     Answer,
     Routes,
 )
-from earnest.doors.api.showing import run_path, show_run, show_run_summary
+from earnest.doors.api.showing import run_path, show_explanation, show_run, show_run_summary
 from earnest.doors.api.visit import Visiting
-from earnest.engine import cancelling, reading, retrying, signalling, submitting
+from earnest.engine import cancelling, explaining, reading, retrying, signalling, submitting
 from earnest.engine.submitting import Submitted
 from earnest.store.runs import RunFilter
 
@@ -100,6 +100,21 @@ async def read_run(visit: Visiting, run_id: str) -> Response:
         soon = run.status in (RunStatus.QUEUED, RunStatus.RUNNING)
         told["Retry-After"] = str(_SOON if soon else _LATER)
     return json_answer(show_run(run), headers=told)
+
+
+@routes.get(
+    "/v1/runs/{run_id}/explain",
+    Answer(shapes.Explanation),
+    roles=MINE_OR_SCOPES,
+)
+async def explain_run(visit: Visiting, run_id: str) -> Response:
+    """Say why a run is not moving, and what would move it.
+
+    One answer from one state of the database. Whoever may see the run may ask; what a reason names
+    under `moved_by` may need another role.
+    """
+    sight = reading.sight(visit.actor, ids.read("run", run_id))
+    return json_answer(show_explanation(await explaining.explain(visit.engine, sight)))
 
 
 @routes.post(

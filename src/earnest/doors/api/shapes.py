@@ -11,6 +11,7 @@ from typing import Any, Literal, NotRequired
 
 from typing_extensions import TypedDict
 
+from earnest.domain.explanation import MoverBy, ReasonCode
 from earnest.domain.operation import LookupAnswer, OperationState, Recovery, ReleaseReason
 from earnest.domain.run import AttemptOutcome, CancelOutcome, RunStatus
 
@@ -49,6 +50,7 @@ class RunLinks(TypedDict):
     attempts: str
     operations: str
     steps: str
+    explain: str
     cancel: str
     retry: str
 
@@ -96,6 +98,49 @@ class Run(RunSummary):
 class RunPage(TypedDict):
     items: list[RunSummary]
     next_cursor: str | None
+
+
+class Reference(TypedDict):
+    """What a reason is about; `status` is how that stands, where it has a state."""
+
+    type: str
+    id: str
+    status: str | None
+
+
+class Mover(TypedDict):
+    """One way on: by whom, and the call to this API and the command that do it, where there are.
+    A call names its method and path; its body is described where the route is."""
+
+    by: MoverBy
+    call: str | None
+    command: str | None
+
+
+class Reason(TypedDict):
+    """`since` when it is so, `until` when it ends by itself, or is looked at again, at the latest;
+    null where that is not known or never."""
+
+    code: ReasonCode
+    detail: str
+    since: datetime | None
+    until: datetime | None
+    refs: list[Reference]
+    moved_by: list[Mover]
+
+
+class Explanation(TypedDict):
+    """Why a run stands as it stands since `since`, in one state of the database, read at `at`. The
+    reason that counts most comes first."""
+
+    run_id: str
+    kind: str
+    lane: str
+    status: RunStatus
+    since: datetime
+    at: datetime
+    attempt: int
+    reasons: list[Reason]
 
 
 class Cancelled(TypedDict):

@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Sequence
 
 from earnest.domain import event as events
-from earnest.domain import ids, operation, run
+from earnest.domain import explanation, ids, operation, run
 from earnest.doors.api import shapes
 
 
@@ -67,8 +67,35 @@ def show_links(run_id: uuid.UUID) -> shapes.RunLinks:
         "attempts": f"{path}/attempts",
         "operations": f"{path}/operations",
         "steps": f"{path}/steps",
+        "explain": f"{path}/explain",
         "cancel": f"{path}/cancel",
         "retry": f"{path}/retry",
+    }
+
+
+def show_explanation(found: explanation.Explanation) -> shapes.Explanation:
+    return {
+        "run_id": ids.show("run", found.run_id),
+        "kind": found.kind,
+        "lane": found.lane,
+        "status": found.status,
+        "since": found.since,
+        "at": found.at,
+        "attempt": found.attempt,
+        "reasons": [_show_reason(one) for one in found.reasons],
+    }
+
+
+def _show_reason(one: explanation.Reason) -> shapes.Reason:
+    return {
+        "code": one.code,
+        "detail": one.detail,
+        "since": one.since,
+        "until": one.until,
+        "refs": [{"type": ref.type, "id": ref.id, "status": ref.status} for ref in one.refs],
+        "moved_by": [
+            {"by": mover.by, "call": mover.call, "command": mover.command} for mover in one.moved_by
+        ],
     }
 
 

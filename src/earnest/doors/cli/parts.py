@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from earnest.domain.event import Event
+    from earnest.domain.explanation import Explanation
     from earnest.domain.operation import Lookup, Operation, OperationMove
     from earnest.domain.run import Attempt, Run
     from earnest.engine.engine import Engine
@@ -72,6 +73,8 @@ class Shown(Protocol):
     def show_operation_summary(self, found: Operation, /) -> Mapping[str, Any]: ...
 
     def show_operation(self, found: Operation, asked: Sequence[Lookup], /) -> Mapping[str, Any]: ...
+
+    def show_explanation(self, found: Explanation, /) -> Mapping[str, Any]: ...
 
     def show_move(self, made: OperationMove, /) -> Mapping[str, Any]: ...
 

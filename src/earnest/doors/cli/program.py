@@ -9,6 +9,7 @@ import typer
 
 from earnest.doors.cli import (
     check,
+    database_roles,
     migrate,
     operations,
     processes,
@@ -53,6 +54,7 @@ def build(more: Sequence[AddCommands] = ()) -> typer.Typer:
         "runs": runs.commands,
         "operations": operations.commands,
         "tokens": tokens.commands,
+        "roles": database_roles.commands,
     }.items():
         program.add_typer(
             noun, name=name, callback=show_help_without_command, invoke_without_command=True

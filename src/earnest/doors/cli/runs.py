@@ -11,7 +11,7 @@ import typer
 from earnest.domain import ids
 from earnest.domain.errors import InvalidRequest, NotFound
 from earnest.domain.run import ACTIVE, RunStatus
-from earnest.doors.cli import screen, watching
+from earnest.doors.cli import explaining, screen, watching
 from earnest.doors.cli.exits import ExitCode
 from earnest.doors.cli.given import read_json, read_pairs
 from earnest.doors.cli.opening import Desk, at_desk
@@ -76,6 +76,24 @@ def show(
 ) -> None:
     """Show a run with its attempts and operations."""
     at_desk(context, told(home, database_url, None), scope, lambda desk: _show(desk, run, as_json))
+
+
+@commands.command()
+def explain(
+    context: typer.Context,
+    run: RunId,
+    home: Home = None,
+    database_url: DatabaseUrl = None,
+    scope: Scope = None,
+    as_json: Json = False,
+) -> None:
+    """Say why a run is not moving, and what would move it."""
+    at_desk(
+        context,
+        told(home, database_url, None),
+        scope,
+        lambda desk: explaining.explain(desk, run, as_json=as_json),
+    )
 
 
 @commands.command()

@@ -1,0 +1,367 @@
+"""The reasons why a run stands where it stands, told from what was read of it.
+
+It names neither inputs nor receipts (P21); of other scopes' runs it says only that some come first.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from shlex import quote
+from typing import Any
+from urllib.parse import quote as quote_url
+
+from earnest.domain import ids
+from earnest.domain.explanation import Mover, MoverBy, Reason, ReasonCode, Reference
+from earnest.domain.operation import Operation, OperationState, Recovery
+from earnest.domain.run import FINAL, RunStatus
+from earnest.store.database import Record
+from earnest.store.standings import WorkerRow
+
+COUNTED = 10_000
+"""How far a backlog is counted."""
+_LISTED = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """What the answer is made of. `children` are those that the run waits for."""
+
+    row: Record
+    workers: Sequence[WorkerRow]
+    operations: Sequence[Operation]
+    children: Sequence[tuple[uuid.UUID, str, RunStatus]]
+    backlog: tuple[int, int]
+
+    @property
+    def now(self) -> datetime:
+        at: datetime = self.row["now"]
+        return at
+
+    @property
+    def run(self) -> str:
+        return ids.show("run", self.row["run_id"])
+
+    @property
+    def living(self) -> list[WorkerRow]:
+        return [worker for worker in self.workers if worker.lives]
+
+    @property
+    def serving(self) -> list[WorkerRow]:
+        """Living workers that would take up this very run."""
+        lane, kind = self.row["lane"], self.row["kind"]
+        return [one for one in self.living if lane in one.lanes and kind in one.kinds]
+
+
+def reasons_of(scene: Scene, status: RunStatus) -> Iterator[Reason]:
+    match status:
+        case RunStatus.QUEUED:
+            yield from _queued(scene)
+        case RunStatus.RUNNING:
+            yield from _running(scene)
+        case RunStatus.WAITING:
+            yield from _waiting(scene)
+        case RunStatus.UNKNOWN:
+            yield from _unknown(scene)
+        case _:
+            yield _ended(scene, status)
+    if status in (RunStatus.QUEUED, RunStatus.WAITING) and scene.row["deadline_at"] is not None:
+        detail = "it fails as deadline_exceeded if it is not at work by then"
+        yield Reason(ReasonCode.DEADLINE, detail, until=scene.row["deadline_at"], moved_by=(_TIME,))
+
+
+# ---- queued --------------------------------------------------------------------------------------
+
+
+def _queued(scene: Scene) -> Iterator[Reason]:
+    row = scene.row
+    if not row["ready"] and row["due_at"] > scene.now:
+        yield _delayed(scene)
+        yield from _unserved(scene)
+        return
+    unserved = list(_unserved(scene))
+    yield from unserved
+    if not unserved:
+        yield from _crowded(scene)
+    yield from _calls(scene)
+
+
+def _delayed(scene: Scene) -> Reason:
+    row = scene.row
+    if row["retry_at"] is None:
+        return Reason(
+            ReasonCode.NOT_BEFORE, "it was asked for a later time", until=row["due_at"],
+            moved_by=(_TIME,),
+        )  # fmt: skip
+    error = row["error"] or {}
+    why = f"{error.get('code', 'error')}: {error.get('detail', '')}".rstrip(": ")
+    detail = (
+        f"attempt {row['fence']} failed ({why}); {row['failures']} of {row['max_attempts']} "
+        "attempts are used"
+    )
+    return Reason(ReasonCode.RETRY_SCHEDULED, detail, until=row["retry_at"], moved_by=(_TIME,))
+
+
+def _unserved(scene: Scene) -> Iterator[Reason]:
+    """Why no process takes it up, whatever its turn is."""
+    lane, kind = scene.row["lane"], scene.row["kind"]
+    if scene.serving:
+        return
+    if not scene.living:
+        yield _no_worker("no worker lives; nobody takes up work")
+    elif not any(lane in one.lanes for one in scene.living):
+        yield Reason(
+            ReasonCode.LANE_WITHOUT_WORKER, f"no living worker serves the lane {lane}",
+            refs=(Reference("lane", lane),), moved_by=(_START_WORKER,),
+        )  # fmt: skip
+    else:
+        yield Reason(
+            ReasonCode.KIND_WITHOUT_WORKER,
+            f"no living worker of the lane {lane} knows the kind {kind}; start one with its app",
+            refs=(Reference("kind", kind),), moved_by=(_START_WORKER,),
+        )  # fmt: skip
+
+
+def _crowded(scene: Scene) -> Iterator[Reason]:
+    ahead, own = scene.backlog
+    full = [one for one in scene.serving if one.held >= one.slots]
+    if len(full) == len(scene.serving):
+        slots = sum(one.slots for one in full)
+        yield Reason(
+            ReasonCode.WORKERS_FULL, f"all {slots} places of the workers that know it are taken",
+            refs=_instances(full), moved_by=(_WORKER, _START_WORKER),
+        )  # fmt: skip
+    if ahead:
+        yield Reason(
+            ReasonCode.BACKLOG, _ahead(scene.row["lane"], ahead, own),
+            refs=(Reference("lane", scene.row["lane"]),), moved_by=(_WORKER, _START_WORKER),
+        )  # fmt: skip
+    elif len(full) < len(scene.serving):
+        yield Reason(
+            ReasonCode.CLAIMABLE, "a living worker can take it up at any moment",
+            refs=_instances(scene.serving), moved_by=(_WORKER,),
+        )  # fmt: skip
+
+
+def _ahead(lane: str, ahead: int, own: int) -> str:
+    if ahead >= COUNTED:
+        return f"{COUNTED} runs or more of the lane {lane} come first"
+    others = "" if ahead == own else ", and some of other scopes" if own else " of other scopes"
+    number = own or "some"
+    return f"{number} runs{others} come first in the lane {lane}"
+
+
+# ---- running -------------------------------------------------------------------------------------
+
+
+def _running(scene: Scene) -> Iterator[Reason]:
+    row = scene.row
+    owner = next((one for one in scene.workers if one.instance_id == row["instance_id"]), None)
+    gone = owner is None or not owner.lives
+    refs = (Reference("instance", ids.show("inst", row["instance_id"])),)
+    lapsed = row["lease_until"] <= scene.now
+    if lapsed:
+        yield Reason(
+            ReasonCode.LEASE_LAPSED, "its lease has run out; a worker's reaper takes it back",
+            since=row["lease_until"], refs=refs, moved_by=(_WORKER,),
+        )  # fmt: skip
+    elif gone:
+        yield Reason(
+            ReasonCode.OWNER_GONE,
+            "the process that holds its lease keeps no connection; a worker's reaper takes it back",
+            until=row["lease_until"], refs=refs, moved_by=(_WORKER,),
+        )  # fmt: skip
+    else:
+        yield Reason(
+            ReasonCode.LEASE_HELD, f"attempt {row['fence']} is at work; its lease is renewed",
+            since=row["attempt_started_at"], until=row["lease_until"], refs=refs,
+            moved_by=(_WORKER,),
+        )  # fmt: skip
+    if row["cancel_requested"]:
+        detail = "it was asked to stop; what is on its way to the outside is let finish"
+        yield Reason(ReasonCode.CANCEL_REQUESTED, detail, moved_by=(_WORKER,))
+    yield from _calls(scene)
+    if (lapsed or gone) and not scene.living:
+        yield _no_worker("no worker lives; nobody takes it back")
+
+
+def _calls(scene: Scene) -> Iterator[Reason]:
+    """Calls to the outside that are on their way."""
+    for one in scene.operations:
+        if one.state is OperationState.SUBMITTING:
+            detail = f"the call of operation {one.name!r} ({one.kind}) is on its way"
+            yield Reason(
+                ReasonCode.CALL_ON_ITS_WAY, detail, since=one.submitting_at, until=one.call_until,
+                refs=(_operation(one),), moved_by=(Mover(MoverBy.PROVIDER),),
+            )  # fmt: skip
+
+
+# ---- waiting -------------------------------------------------------------------------------------
+
+
+def _waiting(scene: Scene) -> Iterator[Reason]:
+    for wait in scene.row["waiting_on"] or ():
+        match wait["kind"]:
+            case "time":
+                yield Reason(
+                    ReasonCode.WAITS_FOR_TIME, "it sleeps", until=_until(wait),
+                    moved_by=(_TIME, _WORKER),
+                )  # fmt: skip
+            case "signal":
+                yield _signal(scene, wait)
+            case "children":
+                yield from _children(scene)
+            case other:
+                yield Reason(
+                    ReasonCode.WAITS_FOR_OTHERS, f"it waits for {other} {wait.get('name', '')}",
+                    until=_until(wait),
+                )  # fmt: skip
+    if scene.row["wake_at"] is not None and not scene.living:
+        yield _no_worker("no worker lives; nobody wakes it when its time comes")
+
+
+def _signal(scene: Scene, wait: dict[str, Any]) -> Reason:
+    name = wait["name"]
+    number = "" if wait["number"] == 1 else f", the {wait['number']}. of that name"
+    call = f"POST /v1/runs/{scene.run}/signals/{quote_url(name, safe='')}"
+    command = f"earnest runs signal {scene.run} {quote(name)}"
+    until = _until(wait)
+    return Reason(
+        ReasonCode.WAITS_FOR_SIGNAL,
+        f"it waits for the signal {name!r}{number}",
+        until=until,
+        refs=(Reference("signal", name),),
+        moved_by=(Mover(MoverBy.CALLER, call, command), *((_TIME,) if until else ())),
+    )
+
+
+def _children(scene: Scene) -> Iterator[Reason]:
+    active = [one for one in scene.children if one[2] not in FINAL]
+    for run_id, kind, status in active[:_LISTED]:
+        shown = ids.show("run", run_id)
+        look = f"GET /v1/runs/{shown}/explain", f"earnest runs explain {shown}"
+        yield Reason(
+            ReasonCode.WAITS_FOR_CHILD, f"it waits for a child, a run of {kind} that is {status}",
+            refs=(Reference("run", shown, status.value),),
+            moved_by=(Mover(MoverBy.WORKER, *look),),
+        )  # fmt: skip
+    if len(active) > _LISTED:
+        detail = f"and for {len(active) - _LISTED} more children"
+        yield Reason(ReasonCode.WAITS_FOR_CHILD, detail)
+
+
+def _until(wait: dict[str, Any]) -> datetime | None:
+    return datetime.fromisoformat(wait["until"]) if wait.get("until") else None
+
+
+# ---- unknown -------------------------------------------------------------------------------------
+
+
+def _unknown(scene: Scene) -> Iterator[Reason]:
+    for one in scene.operations:
+        if one.state is OperationState.UNKNOWN:
+            yield _doubt(scene, one)
+            if one.lookup_due_at is not None and not _knows(scene, one.kind):
+                yield Reason(
+                    ReasonCode.EFFECT_WITHOUT_WORKER,
+                    f"no living worker knows the effect {one.kind}; its provider is not asked",
+                    refs=(Reference("effect", one.kind),), moved_by=(_START_WORKER,),
+                )  # fmt: skip
+    yield from _calls(scene)
+
+
+def _knows(scene: Scene, effect: str) -> bool:
+    return any(effect in one.effects for one in scene.living)
+
+
+def _doubt(scene: Scene, one: Operation) -> Reason:
+    assert one.unknown_since is not None, "it is in doubt"
+    age = _span(scene.now - one.unknown_since)
+    asked = one.lookup_count
+    number = f", asked {asked} times so far" if asked else ""
+    then = {
+        Recovery.RESEND: "it can be sent again while its window is open",
+        Recovery.LOOKUP: f"its provider is asked{number}",
+        Recovery.HOLD: "its provider cannot be asked; a person decides",
+    }[one.recovery]
+    return Reason(
+        ReasonCode.OPERATION_IN_DOUBT,
+        f"whether operation {one.name!r} ({one.kind}, recovery {one.recovery}) was done is not "
+        f"known for {age}; {then}",
+        since=one.unknown_since,
+        until=one.lookup_due_at,
+        refs=(_operation(one),),
+        moved_by=tuple(_settlers(one)),
+    )
+
+
+def _settlers(one: Operation) -> Iterator[Mover]:
+    shown = ids.show("op", one.operation_id)
+    if one.lookup_due_at is not None:
+        yield _WORKER
+    if one.recovery is Recovery.LOOKUP:
+        look = f"POST /v1/operations/{shown}/lookup", f"earnest operations lookup {shown}"
+        yield Mover(MoverBy.OPERATOR, *look)
+    settle = f"POST /v1/operations/{shown}/resolution", f"earnest operations resolve {shown}"
+    yield Mover(MoverBy.OPERATOR, *settle)
+
+
+# ---- ended ---------------------------------------------------------------------------------------
+
+
+_ENDED = {
+    RunStatus.SUCCEEDED: "it has succeeded",
+    RunStatus.FAILED: "it has failed",
+    RunStatus.CANCELLED: "it was cancelled",
+    RunStatus.BLOCKED: "it is blocked",
+}
+
+
+def _ended(scene: Scene, status: RunStatus) -> Reason:
+    row = scene.row
+    error = row["error"] or {}
+    why = f" ({error['code']}: {error.get('detail', '')})" if "code" in error else ""
+    in_doubt = any(one.in_doubt for one in scene.operations)
+    retry = f"POST /v1/runs/{scene.run}/retry", f"earnest runs retry {scene.run}"
+    again = () if status is RunStatus.SUCCEEDED else (Mover(MoverBy.CALLER, *retry),)
+    blocked = status is RunStatus.BLOCKED
+    beside = "; an operation of it is still in doubt" if in_doubt else ""
+    return Reason(
+        ReasonCode.BLOCKED if blocked else ReasonCode.ENDED,
+        f"{_ENDED[status]}{why}, and moves no more{beside}",
+        since=row["finished_at"],
+        refs=tuple(_operation(one) for one in scene.operations if one.in_doubt),
+        moved_by=again,
+    )
+
+
+# ---- shared parts --------------------------------------------------------------------------------
+
+_TIME = Mover(MoverBy.TIME)
+_WORKER = Mover(MoverBy.WORKER)
+_START_WORKER = Mover(MoverBy.OPERATOR, None, "earnest worker --app MODULE:ATTRIBUTE")
+
+
+def _no_worker(detail: str) -> Reason:
+    return Reason(ReasonCode.NO_WORKER, detail, moved_by=(_START_WORKER,))
+
+
+def _operation(one: Operation) -> Reference:
+    return Reference("operation", ids.show("op", one.operation_id), one.state.value)
+
+
+def _instances(workers: Sequence[WorkerRow]) -> tuple[Reference, ...]:
+    return tuple(
+        Reference("instance", ids.show("inst", one.instance_id)) for one in workers[:_LISTED]
+    )
+
+
+def _span(span: timedelta) -> str:
+    """A length of time in its largest whole unit."""
+    seconds = int(span.total_seconds())
+    for unit, length in (("days", 86_400), ("hours", 3_600), ("minutes", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds // length} {unit}"
+    return f"{seconds} seconds"
