@@ -7,7 +7,7 @@ attempts; the text of an attempt replaces that of the one before it.
 from __future__ import annotations
 
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -63,6 +63,17 @@ class Standing:
     @property
     def final(self) -> bool:
         return self.status in FINAL
+
+    def after(self, earlier: Standing) -> Standing:
+        """This one, with the progress that was told before where none was told since."""
+        if self.progress is None and self.attempt == earlier.attempt:
+            return replace(self, progress=earlier.progress)
+        return self
+
+    @property
+    def told(self) -> tuple[RunStatus, str | None, float | None]:
+        """What of it is shown: two that are told alike need not be told twice."""
+        return self.status, self.stage, self.share
 
     @property
     def stage(self) -> str | None:

@@ -9,6 +9,7 @@ import pytest
 import structlog
 
 from earnest.doors.api.application import build_api
+from earnest.doors.api.streams import StreamSettings
 from earnest.engine import access
 from earnest.engine.access import Doorkeeper
 from earnest.engine.engine import Engine
@@ -63,6 +64,12 @@ async def tokens(engine: Engine) -> dict[str, str]:
 
 @pytest.fixture
 async def outside(engine: Engine, tokens: dict[str, str]) -> AsyncIterator[Outside]:
-    app = build_api(engine, ready=lambda: Readiness(True), doorkeeper=Doorkeeper(engine, 60))
+    at_once = StreamSettings(shortest=timedelta(0), longest=timedelta(0))
+    app = build_api(
+        engine,
+        ready=lambda: Readiness(True),
+        doorkeeper=Doorkeeper(engine, 60),
+        streams=at_once,  # whoever calls in process is given an answer when it has ended
+    )
     async with Outside(app, engine, tokens) as caller:
         yield caller

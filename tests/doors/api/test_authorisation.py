@@ -50,6 +50,8 @@ RULES: dict[tuple[str, str], Rule] = {
     ("GET", "/v1/runs/{run_id}"): SEES,
     ("GET", "/v1/runs/{run_id}/explain"): SEES,
     ("GET", "/v1/runs/{run_id}/events"): SEES,
+    ("GET", "/v1/runs/{run_id}/text-events"): SEES,
+    ("GET", "/v1/runs/{run_id}/text-deltas"): SEES,
     ("GET", "/v1/runs/{run_id}/attempts"): SEES,
     ("GET", "/v1/runs/{run_id}/steps"): SEES,
     ("GET", "/v1/runs/{run_id}/operations"): SEES,

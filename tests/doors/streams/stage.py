@@ -44,10 +44,24 @@ async def until(holds: Callable[[], bool], seconds: float = 10) -> None:
 
 @dataclass
 class Line:
-    """One event to say, and whether it was said."""
+    """One event to say, or one piece of text to write, or an attempt to break off; and whether it
+    was done."""
 
-    payload: dict[str, Any]
+    payload: dict[str, Any] = field(default_factory=dict)
+    text: str | None = None
+    breaks: bool = False
     said: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def play(self, ctx: Context, key: str) -> None:
+        if self.breaks:
+            self.said.set()
+            raise RuntimeError("the script breaks off here")
+        if self.text is None:
+            await ctx.emit("stage.said", self.payload, key=key)
+        else:
+            await ctx.text(self.text)
+            await ctx.flush_text()
+        self.said.set()
 
 
 @dataclass
@@ -59,14 +73,13 @@ class Scripts:
     def app(self) -> App:
         app = App("stage")
 
-        @app.run("stage.scripted")
+        @app.run("stage.scripted", retry_first="0s")
         async def scripted(ctx: Context, name: str) -> str:
             for number in itertools.count():
                 line = await self.lines[name].get()
                 if line is None:
                     return name
-                await ctx.emit("stage.said", line.payload, key=str(number))
-                line.said.set()
+                await line.play(ctx, f"{ctx.attempt}.{number}")
             raise AssertionError("a script has no end by itself")
 
         return app
@@ -85,7 +98,17 @@ class ScriptedRun:
 
     async def append(self, count: int = 1, **payload: Any) -> None:
         """Returns when the events are stored."""
-        lines = [Line({"number": number, **payload}) for number in range(count)]
+        await self._play([Line({"number": number, **payload}) for number in range(count)])
+
+    async def write(self, *pieces: str) -> None:
+        """Returns when the pieces are stored, each by itself."""
+        await self._play([Line(text=piece) for piece in pieces])
+
+    async def break_off(self) -> None:
+        """The attempt fails; another one goes on with the script."""
+        await self._play([Line(breaks=True)])
+
+    async def _play(self, lines: list[Line]) -> None:
         for line in lines:
             self._lines.put_nowait(line)
         for line in lines:

@@ -25,6 +25,16 @@ _INSTANT = re.compile(
     r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,9})?(Z|[+-]\d\d:\d\d)", re.IGNORECASE | re.ASCII
 )
 _LABEL = re.compile(r"[:=]")
+_SEQUENCE = re.compile("[0-9]{1,19}", re.ASCII)
+GREATEST_SEQUENCE = 2**63 - 1
+SEQUENCE_WANTED = "a place in a text is a number from 0, in digits"
+
+
+def read_sequence(text: str) -> int:
+    """Raises `ValueError` for what is no place in a text."""
+    if not _SEQUENCE.fullmatch(text) or int(text) > GREATEST_SEQUENCE:
+        raise ValueError(SEQUENCE_WANTED)
+    return int(text)
 
 
 def _read_instant(value: object) -> datetime:
@@ -45,6 +55,15 @@ def _check_position(text: str) -> str:
     return text
 
 
+def _read_sequence(value: object) -> int:
+    """Digits and nothing looser: no sign, no point, no spaces."""
+    if isinstance(value, str):
+        return read_sequence(value)
+    if isinstance(value, int):
+        return value
+    raise ValueError(SEQUENCE_WANTED)
+
+
 def _read_storable(value: object) -> object:
     if isinstance(value, str) and "\x00" in value:
         raise ValueError("a NUL character cannot be stored")
@@ -62,6 +81,11 @@ PositionText = Annotated[
     str,
     AfterValidator(_check_position),
     WithJsonSchema({"type": "string", "pattern": POSITION_PATTERN}),
+]
+Sequence = Annotated[
+    int,
+    BeforeValidator(_read_sequence),
+    WithJsonSchema({"type": "integer", "minimum": 0, "maximum": GREATEST_SEQUENCE}),
 ]
 Label = Annotated[
     str, Field(pattern="^[^:=]{1,100}[:=]", max_length=301), BeforeValidator(_read_storable)
@@ -131,6 +155,12 @@ class EventsQuery(PageQuery):
     goes on after that page."""
 
     after_seq: PositionText = "0"
+
+
+class TextQuery(Strict):
+    """Text after the sequence `after`."""
+
+    after: Sequence = 0
 
 
 class OperationsQuery(PageQuery):

@@ -44,6 +44,12 @@ LAST_EVENT_ID = _header(
     required=False,
     pattern=POSITION_PATTERN,
 )
+LAST_TEXT_ID = _header(
+    "Last-Event-ID",
+    "The `id` of the last frame that a stream gave you; the larger of it and `after` counts.",
+    required=False,
+    pattern="^[0-9]{1,19}$",
+)
 VERSION_NEEDED = _header(
     "If-Match",
     "The `ETag` of the version that you looked at; needed while in doubt.",
@@ -55,7 +61,8 @@ VERSION_NEEDED = _header(
 class Answer:
     """What a route answers when all is well: its body, its status, other statuses with the same
     body, and the headers worth naming. A page has no body to describe. `items` is the schema of
-    what is streamed to who asks for a stream instead; 204 ends it for good."""
+    what is streamed, to everybody where there is no body and else to who asks for a stream; 204
+    ends it for good."""
 
     body: Any
     status: int = 200
@@ -140,11 +147,17 @@ class Routes:
 def _terms(method: str, answer: Answer, refusals: set[int]) -> dict[str, Any]:
     return {
         "methods": [method],
-        "response_class": HTMLResponse if answer.body is None else JSONResponse,
+        "response_class": _response_class(answer),
         "status_code": answer.status,
         "response_model": answer.body,
         "responses": _described(answer, refusals),
     }
+
+
+def _response_class(answer: Answer) -> type[Response]:
+    if answer.body is not None:
+        return JSONResponse
+    return HTMLResponse if answer.items is None else sse.EventStream
 
 
 def _described(answer: Answer, refusals: set[int]) -> dict[int | str, dict[str, Any]]:

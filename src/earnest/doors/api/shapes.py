@@ -47,6 +47,8 @@ class Problem(TypedDict):
 class RunLinks(TypedDict):
     self: str
     events: str
+    text_events: str
+    text_deltas: str
     attempts: str
     operations: str
     steps: str
@@ -198,6 +200,52 @@ class StreamEnd(TypedDict):
     """Why the stream ends. After `final` there is nothing to come back for."""
 
     reason: Literal["final", "rotated", "busy", "revoked", "shutdown"]
+
+
+class TextPiece(TypedDict):
+    """A piece of a run's text; `sequence` goes on across attempts."""
+
+    sequence: int
+    attempt: int
+    content: str
+
+
+class TextDelta(TextPiece):
+    created_at: datetime
+
+
+class TextPage(TypedDict):
+    """All of a run's text after a sequence, or nothing once it is no longer `kept`. `draft` is what
+    the last attempt that wrote had written, in one piece, of a run that ended without success. The
+    page is whole: there is no next one."""
+
+    items: list[TextDelta]
+    next_cursor: None
+    status: RunStatus
+    last_sequence: int
+    kept: bool
+    draft: str | None
+
+
+class TextProgress(TypedDict):
+    """How the run stands. `stage` is what its handler says that it is at, `progress` how much is
+    done, from 0 to 1; each is null where nothing was said."""
+
+    status: RunStatus
+    stage: str | None
+    progress: float | None
+
+
+class TextReset(TypedDict):
+    """What was written before is void: the text of another attempt follows."""
+
+    attempt: int
+
+
+class TextError(TypedDict):
+    """The text cannot be read now; the stream ends. Come again."""
+
+    message: str
 
 
 class Attempt(TypedDict):

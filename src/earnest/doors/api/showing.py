@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Sequence
 
 from earnest.domain import event as events
-from earnest.domain import explanation, ids, operation, run
+from earnest.domain import explanation, ids, operation, run, text
 from earnest.doors.api import shapes
 
 
@@ -64,6 +64,8 @@ def show_links(run_id: uuid.UUID) -> shapes.RunLinks:
     return {
         "self": path,
         "events": f"{path}/events",
+        "text_events": f"{path}/text-events",
+        "text_deltas": f"{path}/text-deltas",
         "attempts": f"{path}/attempts",
         "operations": f"{path}/operations",
         "steps": f"{path}/steps",
@@ -110,6 +112,18 @@ def show_event(told: events.Event) -> shapes.Event:
     if told.final:
         shown["final"] = True
     return shown
+
+
+def show_piece(delta: text.TextDelta) -> shapes.TextPiece:
+    return {"sequence": delta.sequence, "attempt": delta.attempt, "content": delta.content}
+
+
+def show_delta(delta: text.TextDelta) -> shapes.TextDelta:
+    return {**show_piece(delta), "created_at": delta.created_at}
+
+
+def show_standing(standing: text.Standing) -> shapes.TextProgress:
+    return {"status": standing.status, "stage": standing.stage, "progress": standing.share}
 
 
 def show_attempt(made: run.Attempt) -> shapes.Attempt:

@@ -71,15 +71,24 @@ def control(name: str, data: Any, id: str = "") -> bytes:
     return b"event: %s\n%sdata: %s\n\n" % (name.encode(), place.encode(), msgspec.json.encode(data))
 
 
+def comment(text: str) -> bytes:
+    """What no client shows; it keeps the way open."""
+    return b": %s\n\n" % text.encode()
+
+
 def retry(between: tuple[int, int] = _OPENED) -> bytes:
     """How long a reader is to wait before it comes again."""
     return b"retry: %d\n\n" % random.randint(*between)
 
 
+def come_again(ending: Ending) -> bytes:
+    """When a reader is to come again after such an end, if it is to."""
+    return retry(_RETRY[ending]) if ending in _RETRY else b""
+
+
 def stream_end(ending: Ending) -> bytes:
     """The last thing that a stream says."""
-    again = retry(_RETRY[ending]) if ending in _RETRY else b""
-    return again + control("stream_end", {"reason": ending})
+    return come_again(ending) + control("stream_end", {"reason": ending})
 
 
 # ---- the way to one reader ---------------------------------------------------------------------
@@ -199,18 +208,22 @@ def _body(data: bytes, *, more: bool = True) -> Message:
 
 
 Tell = Callable[[Wire], Awaitable[Ending]]
+Farewell = Callable[[Ending], bytes]
 
 
 class EventStream(Response):
     """An answer that stays open: `tell` sends on the wire what there is to be sent, and returns why
-    it ends."""
+    it ends; `farewell` is the last that is said then."""
 
     media_type = MEDIA_TYPE
 
-    def __init__(self, tell: Tell, *, deadline: float = SEND_DEADLINE) -> None:
+    def __init__(
+        self, tell: Tell, *, deadline: float = SEND_DEADLINE, farewell: Farewell = stream_end
+    ) -> None:
         super().__init__()
         self._tell = tell
         self._deadline = deadline
+        self._farewell = farewell
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         wire = Wire(connection_of(scope), receive, send, self._deadline)
@@ -218,7 +231,7 @@ class EventStream(Response):
         try:
             async with wire.opened():
                 ending = await self._tell(wire)
-                await wire.end(stream_end(ending))
+                await wire.end(self._farewell(ending))
                 log.debug("stream.ended", reason=ending, request_id=request_id)
         except Left:
             log.debug("stream.left", request_id=request_id)

@@ -17,11 +17,13 @@ from fastapi import Depends, Request
 
 from earnest.domain.errors import SettingInvalid
 from earnest.domain.event import Event
-from earnest.doors.api import sse
-from earnest.doors.api.showing import show_event
+from earnest.domain.text import TextDelta
+from earnest.doors.api import shapes, sse
+from earnest.doors.api.showing import show_event, show_piece
 from earnest.engine.engine import Engine
 from earnest.engine.epoch import find_epoch
 from earnest.engine.streaming import Hub
+from earnest.engine.text_streaming import TextHub
 
 _LONGEST_HEARTBEAT = timedelta(seconds=15)
 
@@ -78,10 +80,12 @@ class Places:
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """One epoch of the database, and the hub that gives events with its positions."""
+    """One epoch of the database, the hub that gives events with its positions, and the one that
+    gives text."""
 
     epoch: str
     hub: Hub
+    texts: TextHub
 
 
 class Streams:
@@ -103,17 +107,30 @@ class Streams:
             if self._life is None or now >= self._look_at:
                 epoch = await find_epoch(self._engine)
                 if self._life is None or self._life.epoch != epoch:
-                    self._life = Life(epoch, self._hub(epoch))
+                    self._life = self._begin(epoch)
                 self._look_at = now + self.settings.heartbeat.total_seconds() / 2
             return self._life
 
-    def _hub(self, epoch: str) -> Hub:
-        return Hub(self._engine, partial(encode, epoch), poll=self.settings.poll)
+    def _begin(self, epoch: str) -> Life:
+        engine, poll = self._engine, self.settings.poll
+        return Life(
+            epoch,
+            Hub(engine, partial(encode, epoch), poll=poll),
+            TextHub(engine, encode_text, poll=poll),
+        )
 
 
 def encode(epoch: str, event: Event) -> bytes:
     """The frame of an event, the same for everybody."""
     return sse.message(msgspec.json.encode(show_event(event)), show_position(epoch, event.seq))
+
+
+def encode_text(delta: TextDelta) -> bytes:
+    """The frames of a piece of text. Where it replaces what was written before, that is told with
+    it: who comes again after the piece before hears of it too."""
+    told = sse.control("delta", show_piece(delta), str(delta.sequence))
+    reset: shapes.TextReset = {"attempt": delta.attempt}
+    return sse.control("reset", reset) + told if delta.resets else told
 
 
 def show_position(epoch: str, seq: int) -> str:
