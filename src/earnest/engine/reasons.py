@@ -146,11 +146,11 @@ def _crowded(scene: Scene) -> Iterator[Reason]:
 
 
 def _ahead(lane: str, ahead: int, own: int) -> str:
-    if ahead >= COUNTED:
-        return f"{COUNTED} runs or more of the lane {lane} come first"
-    others = "" if ahead == own else ", and some of other scopes" if own else " of other scopes"
-    number = own or "some"
-    return f"{number} runs{others} come first in the lane {lane}"
+    """Of other scopes' runs nobody learns how many there are."""
+    least = "at least " if ahead >= COUNTED else ""
+    mine = f"{least}{own} of this scope's" if own else ""
+    others = "some of other scopes" if ahead > own else ""
+    return f"runs come first in the lane {lane}: {' and '.join(filter(None, (mine, others)))}"
 
 
 # ---- running -------------------------------------------------------------------------------------
@@ -225,7 +225,9 @@ def _waiting(scene: Scene) -> Iterator[Reason]:
 def _signal(scene: Scene, wait: dict[str, Any]) -> Reason:
     name = wait["name"]
     number = "" if wait["number"] == 1 else f", the {wait['number']}. of that name"
-    call = f"POST /v1/runs/{scene.run}/signals/{quote_url(name, safe='')}"
+    # A path cannot carry a slash within a name.
+    path = f"/v1/runs/{scene.run}/signals/{quote_url(name)}"
+    call = None if "/" in name else f"POST {path}"
     command = f"earnest runs signal {scene.run} {quote(name)}"
     until = _until(wait)
     return Reason(
