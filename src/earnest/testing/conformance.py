@@ -99,8 +99,10 @@ class EffectConformance:
         trial.far_end.lose_reply()
         await trial.has_to_end_done()
 
-    async def test_an_answer_without_sense_is_no_receipt_and_no_refusal(self, trial: Trial) -> None:
+    async def test_an_answer_without_sense_is_a_doubt(self, trial: Trial) -> None:
         trial.far_end.garble_reply()
+        told = await trial.try_to_ask()
+        assert await trial.was_doubted(), f"an answer that makes no sense was told as {told!r}"
         await trial.has_to_end_done()
 
     async def test_a_lost_request_is_not_taken_for_done(self, trial: Trial) -> None:
@@ -110,17 +112,20 @@ class EffectConformance:
         await trial.settle()
         await trial.has_to_end_truthfully()
 
-    async def test_a_provider_that_cannot_be_asked_has_not_said_no(self, trial: Trial) -> None:
+    @pytest.mark.parametrize("how", ["unreachable", "failing"])
+    async def test_a_provider_that_cannot_tell_has_not_said_no(
+        self, trial: Trial, how: str
+    ) -> None:
         if trial.recovery is not Recovery.LOOKUP:
             pytest.skip("this provider is never asked")
         trial.far_end.lose_reply()
         await trial.try_to_ask()
-        with trial.far_end.down():
+        with getattr(trial.far_end, how)():
             await trial.settle()
             state = await trial.state()
         assert state is OperationState.UNKNOWN, (
             "lookup() has to raise when it cannot tell; None means that the provider does not know "
-            f"the operation. The operation is {state} although nobody was reached"
+            f"the operation. The operation is {state} although the provider was {how}"
         )
         await trial.has_to_end_done()
 

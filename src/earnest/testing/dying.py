@@ -86,8 +86,8 @@ def _read(end: int) -> str:
 def _why_alive(crash: Crash, passed: str, status: int) -> str:
     how = "failed, see its output" if os.waitstatus_to_exitcode(status) else "ended by itself"
     return (
-        f"nobody was killed at passing {crash.passing} of {crash.point}: the process {how}. "
-        f"It passed: {passed or 'no point at all'}"
+        f"nobody was killed at passing {crash.passing} of {crash.point}: the process {how}; "
+        f"it passed {passed or 'no point at all'}"
     )
 
 
@@ -147,6 +147,7 @@ async def _live(engine: Engine, doing: Doing | None) -> None:
     with _bound(own):
         async with database.pooled():
             await (doing() if doing is not None else Worker(own, keeper=False).drain_once())
+    crash_points.install(None)
     await own.instance.leave(database)
     await connection.close()
 

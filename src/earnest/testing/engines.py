@@ -51,7 +51,11 @@ class Runner:
         self._runner = asyncio.Runner()
 
     def run(self, awaitable: Awaitable[Any]) -> Any:
-        """What the awaitable gives. Raises `UsageError` in a test that is async itself."""
+        """What the awaitable gives. Raises `RuntimeError` in a test that is async itself."""
+        if asyncio._get_running_loop() is not None:
+            if asyncio.iscoroutine(awaitable):
+                awaitable.close()
+            raise RuntimeError("earnest_run is for tests that are not async; use `await` in this")
         return self._runner.run(_awaiting(awaitable))
 
     def __enter__(self) -> Self:

@@ -6,9 +6,11 @@ simulator's banks, and an example.
 from __future__ import annotations
 
 import socket
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from earnest.testing.simulator import Simulator
@@ -43,8 +45,12 @@ class FarEnd(ABC):
         """The next call is refused for good, and not carried out."""
 
     @abstractmethod
-    def down(self) -> AbstractContextManager[None]:
-        """Meanwhile it cannot be reached at all, not even by a look-up."""
+    def unreachable(self) -> AbstractContextManager[None]:
+        """Meanwhile nobody gets through to it, not even with a question."""
+
+    @abstractmethod
+    def failing(self) -> AbstractContextManager[None]:
+        """Meanwhile it answers everything, questions too, with an error of its own: a 503."""
 
 
 class SimulatedBank(FarEnd):
@@ -71,13 +77,45 @@ class SimulatedBank(FarEnd):
         self._simulator.put_fault("bank", "refuse")
 
     @contextmanager
-    def down(self) -> Iterator[None]:
-        before = self._client.base_url
+    def unreachable(self) -> Iterator[None]:
         with socket.socket() as held:
             # Bound and not listened on: nobody else answers there, and a connection is refused.
             held.bind(("127.0.0.1", 0))
-            self._client.base_url = f"http://127.0.0.1:{held.getsockname()[1]}"
-            try:
+            with self._moved_to(held.getsockname()[1]):
                 yield
+
+    @contextmanager
+    def failing(self) -> Iterator[None]:
+        with ThreadingHTTPServer(("127.0.0.1", 0), _Failing) as server:
+            thread = threading.Thread(target=server.serve_forever)
+            thread.start()
+            try:
+                with self._moved_to(server.server_port):
+                    yield
             finally:
-                self._client.base_url = before
+                server.shutdown()
+                thread.join()
+
+    @contextmanager
+    def _moved_to(self, port: int) -> Iterator[None]:
+        before = self._client.base_url
+        self._client.base_url = f"http://127.0.0.1:{port}"
+        try:
+            yield
+        finally:
+            self._client.base_url = before
+
+
+class _Failing(BaseHTTPRequestHandler):
+    """Whatever is asked, the answer is 503."""
+
+    def do_GET(self) -> None:
+        self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        self.send_response(503)
+        self.end_headers()
+
+    def do_POST(self) -> None:
+        self.do_GET()
+
+    def log_message(self, format: str, *arguments: object) -> None:
+        """Says nothing: the test knows."""

@@ -65,6 +65,12 @@ class Trial:
         assert found is not None, "it was asked for"
         return found.state
 
+    async def was_doubted(self) -> bool:
+        """Whether it was ever said that nobody knows."""
+        scope_id, database = self.bound.scope_id, self.engine.database
+        moves = await operations.moves(database, scope_id, self._operation_id())
+        return any(move.state is OperationState.UNKNOWN for move in moves)
+
     async def settle(self) -> None:
         """What a worker does about it until an absence would be believed, and somewhat longer."""
         await drain(self.engine, self.clock, ahead=self._long())
