@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant
 from tests.model.history import ATTEMPTS, History
 from tests.model.reference import Run, said
 from tests.model.reference_operations import Caller, Operation, Reference
-from tests.model.snapshot import OPERATIONS, RUNS, check_alone, compare
+from tests.model.snapshot import OPERATIONS, RUNS, check_alone, compare, same
 from tests.model.world import Hand, LostReply, Performing, Worker, World
 
 T = TypeVar("T")
@@ -121,9 +121,11 @@ class BothSides(RuleBasedStateMachine):
         sent: dict[uuid.UUID, int] = {}
         for call, amount in self.world.provider.calls:
             sent[call.operation_id] = sent.get(call.operation_id, 0) + 1
-            assert amount == self.reference.operations[call.operation_id].request
+            meant = self.reference.operations[call.operation_id].request
+            same(f"what is sent by {call.operation_id}", meant, amount)
         for operation_id, count in sent.items():
-            assert count == self.reference.operations[operation_id].sends
+            expected = self.reference.operations[operation_id].sends
+            same(f"how often {operation_id} was sent", expected, count)
 
     def advance(self, seconds: float) -> None:
         self.world.run(self.world.clock.advance(seconds=seconds))

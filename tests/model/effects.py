@@ -36,7 +36,7 @@ class Receipt(BaseModel):
 @dataclass(eq=False)
 class Wire:
     """One task's way to the provider. `turn` is done when the task needs the test: it waits at its
-    look or its call (`waits_at`), or it has ended."""
+    look, at its call or for another's call (`waits_at`), or it has ended."""
 
     pauses: bool = False
     waits_at: str | None = None

@@ -60,7 +60,7 @@ class History:
             if last is not None and last["run_id"] == row["run_id"]:
                 self._check_handover(last, row)
             else:
-                assert row["fence"] == 1
+                assert row["fence"] == 1, "a run's first attempt has another number"
             last = row
 
     def _check_handover(self, last: asyncpg.Record, row: asyncpg.Record) -> None:

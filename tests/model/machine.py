@@ -41,6 +41,7 @@ from tests.model.both_sides import BothSides, UnderWay
 from tests.model.effects import TERMS, Request
 from tests.model.reference import FIRST_RETRY, Owner, Run, Said, Waiting, said
 from tests.model.reference_operations import Caller, Operation
+from tests.model.snapshot import same
 from tests.model.world import KINDS, Hand, LostReply, Worker
 
 T = TypeVar("T")
@@ -173,7 +174,8 @@ class Model(BothSides):
 
         verb = submitting.submit(self.worker(0).engine, self.scope, principal, request)
         real, expected = self.both(verb, model, loss)
-        assert real is None or (real.run.run_id, real.replayed) == expected
+        if real is not None:
+            same("submit", expected, (real.run.run_id, real.replayed))
 
     @precondition(lambda self: any(run.final for run in self.reference.runs.values()))
     @rule(
@@ -190,9 +192,10 @@ class Model(BothSides):
 
         verb = retrying.retry(self.worker(0).engine, self.scope, old.run_id, by=by, key=key)
         real, expected = self.both(verb, model, loss)
-        assert real is None or real.run.run_id == expected[0]
-        # After a lost reply the retry that was stored may be found by its key.
-        assert real is None or real.replayed == expected[1] or loss is not None
+        if real is not None:
+            # After a lost reply the retry that was stored may be found by its key.
+            replayed = real.replayed if loss is None else expected[1]
+            same("retry", expected, (real.run.run_id, replayed))
 
     @precondition(lambda self: self.hands)
     @rule(
@@ -225,7 +228,7 @@ class Model(BothSides):
             return self.reference.submit_child(hand.owner, child_id, KINDS[kind], input, detached)
 
         real, expected = self.both(verb, model, loss)
-        assert real == expected
+        same("submit_child", expected, real)
         if waits:
             self.agrees()
             self._park(hand, self._children_of(hand), None)
@@ -237,14 +240,16 @@ class Model(BothSides):
     def claim(self, number: int, limit: int) -> None:
         """What is due is claimed, delayed runs whose time has come with it."""
         rows = self.world.run(self.world.observer.fetch(sql("ripen_runs"), 100))
-        assert len(rows) == self.reference.ripen()
+        same("how many ripen", self.reference.ripen(), len(rows))
         worker = self.worker(number)
         asked_at = leasing.boot_seconds()
         claimed = self.world.run(worker.claim(limit))
         owners = self.reference.claim(worker.instance_id, limit)
-        assert {one.run_id: one.fence for one in claimed} == {
-            run_id: owner.fence for run_id, owner in owners.items()
-        }
+        same(
+            "what is claimed, with fences",
+            {run_id: owner.fence for run_id, owner in owners.items()},
+            {one.run_id: one.fence for one in claimed},
+        )
         for one in claimed:
             self._take(worker, one, owners[one.run_id], asked_at)
 
@@ -266,9 +271,9 @@ class Model(BothSides):
         self.world.run(_renew(worker))
         for hand in believing:
             answer = self.reference.renew(hand.owner)
-            assert ("lost" in hand.heard) == (answer == "refused"), answer
+            same(f"whether {answer} is heard as lost", answer == "refused", "lost" in hand.heard)
             if answer == "renewed" and hand.owner.run.cancel_requested:
-                assert "cancel" in hand.heard
+                assert "cancel" in hand.heard, f"a cancel is not heard, only {hand.heard}"
 
     # ---- what an owner does ----------------------------------------------------------------
 
@@ -282,7 +287,7 @@ class Model(BothSides):
             answers = self.world.run(_together([self._write(hand) for hand in hands]))
         for hand, answer in zip(hands, answers, strict=True):
             refusal = said(lambda hand=hand: self.reference.write_step(hand.owner))  # type: ignore[misc]
-            assert (None if answer is None else type(answer).__name__) == refusal
+            same("a step's refusal", refusal, None if answer is None else type(answer).__name__)
 
     def _write(self, hand: Hand) -> Coroutine[Any, Any, None]:
         name = f"step-{hand.claimed.fence}-{self.tally['steps']}"
@@ -367,10 +372,7 @@ class Model(BothSides):
     def _perform_alone(self, worker: Worker, asked: Asked, loss: int | None) -> None:
         kind, name = asked.effect, asked.name
         operation_id = ids.standing_operation_id(self.scope, "alice", kind, name)
-        known = self.reference.operations.get(operation_id)
-        # While another caller's call is on its way, this one would wait for it.
-        if known is None or known.state != "submitting":
-            self._perform(worker, None, operation_id, asked, loss)
+        self._perform(worker, None, operation_id, asked, loss)
 
     def _perform(
         self,
@@ -396,7 +398,7 @@ class Model(BothSides):
             )
         )
         if refusal is not None:
-            assert performing.outcome() == refusal
+            same("perform", refusal, performing.outcome())
             return
         operation = self.reference.operations[operation_id]
         caller = Caller(operation, owner, worker.instance_id, pauses=asked.pauses)
@@ -412,14 +414,15 @@ class Model(BothSides):
             place = model(one.caller)
         except Said as refusal:
             place = str(refusal)
-        assert one.place == place, f"the model is at {place}, the engine at {one.place}"
-        if place in ("look", "call"):
+        same(f"where {one.caller.operation.operation_id} is", place, one.place)
+        if place in ("look", "wait", "call"):
             self.under_way.append(one)
 
     @precondition(lambda self: self.under_way)
     @rule(number=pick, answer=st.sampled_from(ANSWERS), loss=losses)
     def answer(self, number: int, answer: str, loss: int | None) -> None:
-        """The provider answers a call, however late; or the look before it ends."""
+        """The provider answers a call, however late; or the look before it ends; or who waits for
+        another's call looks how it stands."""
         self._answer(self.under_way[number % len(self.under_way)], answer, loss)
 
     def _answer(self, one: UnderWay, answer: str, loss: int | None) -> None:
@@ -432,11 +435,14 @@ class Model(BothSides):
         if place == "look":
             self._goes_on(one, lambda caller: self.reference.looked(caller, answer))
             return
+        if place == "wait":
+            self._goes_on(one, self.reference.waited)
+            return
         self.reference.answer(one.caller, answer, receipt)
         if not one.caller.reconciler:
             self._goes_on(one, self.reference.perform)
         else:
-            assert one.place == "done"
+            same("where the reconciler is", "done", one.place)
             self._ends_asking(one.caller.operation)
 
     # ---- settling doubts -------------------------------------------------------------------
@@ -459,7 +465,7 @@ class Model(BothSides):
             place = self.reference.look_up(operation, answer, receipt)
         except Said as refusal:
             place = str(refusal)
-        assert performing.outcome() == place
+        same("where the question is", place, performing.outcome())
         if place == "call":
             self.reference.begin(caller)
             self.under_way.append(UnderWay(performing, caller, worker))
@@ -475,7 +481,7 @@ class Model(BothSides):
         self.world.provider.lookup, self.world.provider.answer = answer, sent
         taken = self.world.run(reconciling.take_due(worker.engine, 1000))
         due = {operation.operation_id: operation for operation in self.reference.take_due()}
-        assert {operation_id for _, operation_id in taken} == set(due)
+        same("the questions that are due", set(due), {operation_id for _, operation_id in taken})
         for key in taken:
             self.world.run(reconciling.ask(worker.engine, *key))
             self._asked(due[key[1]], worker, answer, sent, receipt)
@@ -535,13 +541,12 @@ class Model(BothSides):
         real, expected = self.both(
             verb, lambda _: self.reference.signal(run, name, payload, key), loss
         )
-        assert real == expected
+        same("signal", expected, real)
 
     def cancel(self, run: Run, loss: int | None) -> None:
         verb = cancelling.cancel(self.worker(0).engine, self.scope, run.run_id, "bob")
         real, expected = self.both(verb, lambda _: self.reference.cancel(run), loss)
-        assert real is not None
-        assert real.outcome == expected
+        same("cancel", expected, None if real is None else real.outcome)
 
     # ---- the reaper ------------------------------------------------------------------------
 
@@ -587,12 +592,12 @@ def _ending(wish: str) -> Ending:
 
 def _check_settled(settled: Settled, expected: str, loss: int | None) -> None:
     """After a lost reply it is enough to know that the ending was stored."""
-    if expected == "fenced":
-        assert settled is Settled.FENCED
-    elif expected == "before" or loss is not None:
-        assert settled is not Settled.FENCED, expected
+    if expected == "fenced" or (expected != "before" and loss is None):
+        same("settle", expected, settled.value)
     else:
-        assert settled == expected, f"the model says {expected}, the engine {settled}"
+        assert settled is not Settled.FENCED, (
+            f"settle: the model says {expected}, the engine fenced"
+        )
 
 
 async def _renew(worker: Worker) -> None:

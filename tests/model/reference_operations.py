@@ -144,8 +144,9 @@ class Reference(Runs):
             raise Said("ResourceBusy")
 
     def perform(self, caller: Caller) -> str:
-        """Goes on until the caller looks before its call (`look`), a call is on the wire (`call`)
-        or the receipt is there (`done`); raises what the caller is told otherwise."""
+        """Goes on until the caller looks before its call (`look`), waits for the call of another
+        (`wait`), has its own on the wire (`call`) or the receipt is there (`done`); raises what the
+        caller is told otherwise."""
         operation = caller.operation
         while True:
             if operation.state == "submitted":
@@ -155,6 +156,8 @@ class Reference(Runs):
             elif operation.state == "reserved" and caller.pauses:
                 caller.pauses, caller.seen = False, operation.version
                 return "look"
+            elif operation.state == "submitting" and caller.owner is None:
+                return "wait"
             elif operation.state == "reserved" or self._may_try(caller):
                 return self.begin(caller)
             else:
@@ -173,6 +176,28 @@ class Reference(Runs):
             run.lease_until = self.now + LEASE
         caller.sends += 1
         return self.perform(caller)
+
+    def waited(self, caller: Caller) -> str:
+        """Who waits for another's call looks how it stands. When its time is over, it is sent again
+        or in doubt."""
+        operation = caller.operation
+        if operation.state == "submitting":
+            if not self._has_had_its_time(operation):
+                return "wait"
+            if operation.terms.recovery == "resend":
+                if self._may_try(caller):
+                    return self.begin(caller)
+                raise Said("InDoubt")
+            self.doubt(operation)
+            return "wait"
+        caller.sends += 1
+        return self.perform(caller)
+
+    def _has_had_its_time(self, operation: Operation) -> bool:
+        """The call's own time and a grace (none for what may be sent again), or its process's."""
+        resend = operation.terms.recovery == "resend"
+        grace = timedelta(0) if resend else GRACE
+        return _late(operation, self.now, grace) or operation.instance in self.processes_ended
 
     def _refuse(self, caller: Caller) -> None:
         if caller.owner is not None:
@@ -372,7 +397,7 @@ class Reference(Runs):
             for operation in self.operations.values()
             if operation.state == "submitting"
             and (operation.run is None or operation.run.status not in ("running", "queued"))
-            and (_late(operation, self.now) or operation.instance in self.dead)
+            and (_late(operation, self.now, GRACE) or operation.instance in self.dead)
         ]
 
     def look(self) -> None:
@@ -388,8 +413,8 @@ class Reference(Runs):
         self.dead -= self.buried
 
 
-def _late(operation: Operation, now: datetime) -> bool:
-    return operation.call_until is not None and operation.call_until + GRACE <= now
+def _late(operation: Operation, now: datetime, grace: timedelta) -> bool:
+    return operation.call_until is not None and operation.call_until + grace <= now
 
 
 def _write_release(operation: Operation, reason: str) -> None:

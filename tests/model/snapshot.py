@@ -12,7 +12,7 @@ import asyncpg
 from earnest.domain.operation import MOVES as OPERATION_MOVES
 from earnest.domain.operation import OperationState
 from earnest.domain.run import MOVES, RunStatus
-from tests.model.reference import Between, Instant, Run
+from tests.model.reference import FINAL, Between, Instant, Run
 from tests.model.reference_operations import Operation, Reference
 
 RUNS = """
@@ -48,8 +48,8 @@ Rows = list[asyncpg.Record]
 
 def compare(reference: Reference, runs: Rows, operations: Rows) -> None:
     """Raises `AssertionError` at the first difference. Fills in what was left to chance."""
-    assert {row["run_id"] for row in runs} == set(reference.runs)
-    assert {row["operation_id"] for row in operations} == set(reference.operations)
+    same("the runs", set(reference.runs), {row["run_id"] for row in runs})
+    same("the operations", set(reference.operations), {row["operation_id"] for row in operations})
     for row in runs:
         _compare_run(reference.runs[row["run_id"]], row)
     for row in operations:
@@ -118,10 +118,15 @@ def _same(what: str, pairs: dict[str, tuple[Any, Any]]) -> None:
     assert not differences, f"{what}: {'; '.join(differences)}"
 
 
+def same(what: str, expected: object, actual: object) -> None:
+    """Raises `AssertionError` with both answers when the model's and the engine's differ."""
+    assert expected == actual, f"{what}: the model says {expected!r}, the engine {actual!r}"
+
+
 def _met(expected: Instant, actual: datetime | None) -> Instant:
     if not isinstance(expected, Between) or actual is None:
         return expected
-    assert expected.low <= actual <= expected.high, (expected, actual)
+    assert expected.low <= actual <= expected.high, f"the engine chose {actual}, not in {expected}"
     return actual
 
 
@@ -159,20 +164,22 @@ def check_alone(runs: Rows, operations: Rows) -> None:
 def _check_path(row: asyncpg.Record) -> None:
     """The run's events tell a path of legal moves that ends where the run stands."""
     path = [_STATUS_AFTER[told] for told in row["types"] if told in _STATUS_AFTER]
-    assert path[0] == "queued"
-    assert path[-1] == row["status"], (path, row["status"])
+    shown = f"run {row['run_id']}"
+    assert path[0] == "queued", f"{shown} began as {path[0]}"
+    assert path[-1] == row["status"], f"{shown} is {row['status']}, its events tell {path}"
     for source, target in pairwise(path):
-        assert (RunStatus(source), RunStatus(target)) in _LEGAL, (row["run_id"], source, target)
-    assert not (row["status"] == "succeeded" and row["doubts"]), row["run_id"]
-    assert not (
-        row["status"] in ("succeeded", "failed", "cancelled", "blocked") and row["reserved"]
-    )
+        legal = (RunStatus(source), RunStatus(target)) in _LEGAL
+        assert legal, f"{shown} went from {source} to {target}"
+    succeeded_in_doubt = row["status"] == "succeeded" and row["doubts"]
+    assert not succeeded_in_doubt, f"{shown} succeeded with {row['doubts']} in doubt"
+    final = row["status"] in FINAL
+    assert not (final and row["reserved"]), f"{shown} is {row['status']} and has reserved ones"
 
 
 def _check_moves(operation_id: uuid.UUID, moves: list[list[str]]) -> None:
     """Each move of an operation is one of the table and leaves a state that it may leave."""
-    assert moves[0] == ["reserve", "reserved"]
+    assert moves[0] == ["reserve", "reserved"], f"operation {operation_id} began with {moves[0]}"
     for (_, source), (name, target) in pairwise(moves):
-        move = OPERATION_MOVES[name]
-        assert OperationState(source) in move.sources, (operation_id, source, name)
-        assert OperationState(target) in move.targets, (operation_id, name, target)
+        move, told = OPERATION_MOVES[name], f"operation {operation_id}: {source}, {name}, {target}"
+        assert OperationState(source) in move.sources, told
+        assert OperationState(target) in move.targets, told

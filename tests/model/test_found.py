@@ -25,6 +25,13 @@ class Played(Model):
         self.perform(1, Asked(name, effect, pauses=pauses), None)
         self.agrees()
 
+    def performed_alone(self, worker: int = 0, *, pauses: bool = False, by: str = "held") -> None:
+        self.perform(worker, Asked("a", f"model.{by}", alone=True, pauses=pauses), None)
+        self.agrees()
+
+    def places(self) -> list[str]:
+        return [one.place for one in self.under_way]
+
     def answered(self, answer: str, place: int = 0) -> None:
         self.answer(place, answer, None)
         self.agrees()
@@ -113,3 +120,41 @@ def test_a_stale_attempt_does_not_hear_the_success_of_the_one_beside_it(played: 
     played.claimed(worker=1)
     played.settle_together(0, None)
     played.agrees()
+
+
+def test_who_looked_before_a_call_waits_for_the_one_that_another_made_meanwhile(
+    played: Played,
+) -> None:
+    played.performed_alone(pauses=True)
+    played.performed_alone()
+    played.answered("doubt", place=0)
+    assert played.places() == ["call", "wait"]
+    played.answered("receipt", place=0)
+    played.answered("", place=0)
+    assert played.places() == []
+
+
+def test_who_waits_for_a_call_doubts_none_that_came_after_it(played: Played) -> None:
+    """The time of the first call says nothing of the next one, which another caller began."""
+    played.performed_alone()
+    played.performed_alone()
+    played.answered("", place=1)
+    played.passed(70)
+    played.answered("not_sent", place=0)
+    played.performed_alone(worker=1)
+    played.passed(10)
+    played.answered("", place=0)
+    assert played.places() == ["call", "wait"]
+
+
+@pytest.mark.parametrize(("by", "places"), [("held", []), ("asked", []), ("resent", ["call"])])
+def test_who_waits_does_not_wait_for_a_process_that_has_provably_ended(
+    played: Played, by: str, places: list[str]
+) -> None:
+    played.performed_alone(worker=1, by=by)
+    played.performed_alone(worker=0, by=by)
+    played.disturb(1, "kill", None)
+    played.answered("")
+    if not places:
+        played.answered("")  # It says that it is in doubt, and looks how it stands now.
+    assert played.places() == places

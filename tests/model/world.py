@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import asyncpg
 
@@ -27,7 +27,7 @@ from earnest.engine.remembering import Rememberer
 from earnest.engine.settings import EngineSettings
 from earnest.engine.settling import Settler
 from earnest.store import executions
-from earnest.store.database import Database, Tx
+from earnest.store.database import Database, Record, Tx
 from earnest.store.executions import Claimed
 from earnest.testing.clock import ManualClock
 from tests.model.effects import EFFECTS, TABLE, ModelEffect, Provider, Wire
@@ -61,6 +61,18 @@ for _terms in KINDS.values():
         deadline=_terms.deadline,
         on_unknown="fail" if _terms.fails_on_doubt else "wait",
     )(_handler)
+
+
+class WatchedDatabase(Database):
+    """Who waits for another's call looks how it stands when the test says so."""
+
+    provider: ClassVar[Provider]
+
+    async def fetchrow(self, statement: str, *arguments: Any) -> Record | None:
+        wire = self.provider.wire() if statement == "watch_call" else None
+        if wire is not None:
+            await wire.wait_at("wait")
+        return await super().fetchrow(statement, *arguments)
 
 
 @dataclass(eq=False)
@@ -138,7 +150,7 @@ class World:
     def __init__(self, url: str) -> None:
         self.loop = asyncio.new_event_loop()
         self.provider = Provider()
-        ModelEffect.provider_ = self.provider
+        ModelEffect.provider_ = WatchedDatabase.provider = self.provider
         self.tasks: set[asyncio.Task[Any]] = set()
         self.workers: list[Worker] = []
         self._number = 0
@@ -148,7 +160,7 @@ class World:
         return self.loop.run_until_complete(work)
 
     async def _open(self, url: str) -> None:
-        self.database = await Database(url, size=10, patience=10).open()
+        self.database = await WatchedDatabase(url, size=10, patience=10).open()
         self.observer: asyncpg.Connection = await self.database.connect()
         self.clock = await ManualClock(self.database).stop()
         await self.observer.execute(TABLE)
@@ -214,7 +226,7 @@ class World:
         return performing
 
     def answer(self, performing: Performing, answer: str) -> None:
-        """Lets the provider answer, and goes on to the next call or to the end."""
+        """Lets the provider answer (or who waits look), and goes on to the next call or the end."""
         self.run(self._answer(performing.wire, answer))
 
     async def _answer(self, wire: Wire, answer: str) -> None:
@@ -232,11 +244,14 @@ class Performing:
     wire: Wire
 
     def outcome(self) -> str:
-        """Where it waits (`look`, `call`), `done`, or the name of the error that it raised."""
+        """Where it waits (`look`, `wait`, `call`), `done`, or the name of the error of the engine
+        that it raised; any other error is raised here."""
         if not self.task.done():
             assert self.wire.waits_at is not None, "it waits for the test"
             return self.wire.waits_at
         error = self.task.exception()
+        if error is not None and not type(error).__module__.startswith("earnest."):
+            raise error
         return "done" if error is None else type(error).__name__
 
 

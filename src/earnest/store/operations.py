@@ -50,6 +50,17 @@ class Note:
     detail: dict[str, Any] | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class CallSeen:
+    """A call as whoever waits for it sees it: the database's clock, and the process that makes it
+    as the operating system of its host names it (empty where that is not known)."""
+
+    operation: Operation
+    now: datetime
+    host: str
+    process: str
+
+
 async def reserve(tx: Tx, new: NewOperation, note: Note) -> bool:
     """False when the id exists already or the resource key has a live intent."""
     version = await tx.fetchval(
@@ -93,6 +104,13 @@ async def find(
     else:
         row = await source.fetchrow(sql("find_operation"), scope_id, operation_id, asked_by)
     return None if row is None else as_operation(row)
+
+
+async def watch_call(database: Database, scope_id: str, operation_id: uuid.UUID) -> CallSeen:
+    """The operation, which must be there, and who made its last call."""
+    row = await database.fetchrow("watch_call", scope_id, operation_id)
+    assert row is not None, "operations are not removed while they are live"
+    return CallSeen(as_operation(row), row["now"], row["host"], row["process"])
 
 
 async def of_run(source: Tx | Database, scope_id: str, run_id: uuid.UUID) -> list[Operation]:

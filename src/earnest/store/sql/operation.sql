@@ -12,6 +12,12 @@ SELECT *, clock() AS now FROM locked;
 SELECT *, clock() AS now FROM operation
 WHERE scope_id = $1 AND operation_id = $2 AND ($3::text IS NULL OR principal_id = $3);
 
+-- name: watch_call
+-- An operation and the process that made its last call. $1 scope, $2 operation.
+SELECT o.*, clock() AS now, coalesce(i.host, '') AS host, coalesce(i.process, '') AS process
+FROM operation o LEFT JOIN instance i USING (instance_id)
+WHERE o.scope_id = $1 AND o.operation_id = $2;
+
 -- name: operations_of
 SELECT *, clock() AS now FROM operation WHERE scope_id = $1 AND run_id = $2
 ORDER BY created_at, operation_id;
