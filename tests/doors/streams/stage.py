@@ -26,7 +26,7 @@ from earnest.engine.access import Doorkeeper
 from earnest.engine.engine import Engine
 from earnest.engine.readiness import Readiness
 from earnest.engine.submitting import Request
-from earnest.store import facts
+from earnest.store import facts, texts
 from tests.doors.streams.reading import Stream, connect
 
 FIRST = 2
@@ -44,11 +44,12 @@ async def until(holds: Callable[[], bool], seconds: float = 10) -> None:
 
 @dataclass
 class Line:
-    """One event to say, or one piece of text to write, or an attempt to break off; and whether it
-    was done."""
+    """One event to say, progress to tell, a piece of text to write, or an attempt to break off; and
+    whether it was done."""
 
     payload: dict[str, Any] = field(default_factory=dict)
     text: str | None = None
+    progress: tuple[float, float, str] | None = None
     breaks: bool = False
     said: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -56,11 +57,13 @@ class Line:
         if self.breaks:
             self.said.set()
             raise RuntimeError("the script breaks off here")
-        if self.text is None:
-            await ctx.emit("stage.said", self.payload, key=key)
-        else:
+        if self.progress is not None:
+            await ctx.progress(*self.progress)
+        elif self.text is not None:
             await ctx.text(self.text)
             await ctx.flush_text()
+        else:
+            await ctx.emit("stage.said", self.payload, key=key)
         self.said.set()
 
 
@@ -104,6 +107,10 @@ class ScriptedRun:
         """Returns when the pieces are stored, each by itself."""
         await self._play([Line(text=piece) for piece in pieces])
 
+    async def progress(self, done: float, total: float, note: str) -> None:
+        """Returns when it is stored."""
+        await self._play([Line(progress=(done, total, note))])
+
     async def break_off(self) -> None:
         """The attempt fails; another one goes on with the script."""
         await self._play([Line(breaks=True)])
@@ -117,7 +124,20 @@ class ScriptedRun:
     async def finish(self) -> None:
         """Returns when the last event is stored."""
         self._lines.put_nowait(None)
+        await self.ends()
+
+    async def ends(self) -> None:
+        """Returns when the last event is stored, whoever ends the run."""
         await self._until(lambda event: event.final)
+
+    async def has_text(self, sequence: int) -> None:
+        """Returns when so much text is stored."""
+        async with asyncio.timeout(10):
+            while True:
+                head = await texts.find_head(self.engine.database, self.scope_id, self.run_id)
+                if head.last_sequence >= sequence:
+                    return
+                await asyncio.sleep(0.005)
 
     async def forget_before(self, seq: int) -> None:
         """What retention does."""
@@ -181,9 +201,9 @@ class Stage:
     async def epoch(self) -> str:
         return (await self.streams.life()).epoch
 
-    def url(self, run: ScriptedRun | str, query: str = "") -> str:
+    def url(self, run: ScriptedRun | str, query: str = "", part: str = "events") -> str:
         run_id = run if isinstance(run, str) else run.id
-        return f"{self.serving.url}/v1/runs/{run_id}/events{query}"
+        return f"{self.serving.url}/v1/runs/{run_id}/{part}{query}"
 
     async def open(
         self,
@@ -193,6 +213,7 @@ class Stage:
         after: str | int | None = None,
         last_event_id: str | None = None,
         accept: str = "text/event-stream",
+        part: str = "events",
         **more: Any,
     ) -> Stream:
         headers = {"Accept": accept}
@@ -200,8 +221,9 @@ class Stage:
             headers["Authorization"] = f"Bearer {self.tokens[who]}"
         if last_event_id is not None:
             headers["Last-Event-ID"] = last_event_id
-        query = "" if after is None else f"?after_seq={after}"
-        stream = await connect(self.url(run, query), headers, **more)
+        name = "after_seq" if part == "events" else "after"
+        query = "" if after is None else f"?{name}={after}"
+        stream = await connect(self.url(run, query, part), headers, **more)
         self._stack.callback(stream.close)
         return stream
 
