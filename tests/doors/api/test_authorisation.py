@@ -58,6 +58,7 @@ RULES: dict[tuple[str, str], Rule] = {
     ("POST", "/v1/runs/{run_id}/cancel"): CANCELS,
     ("POST", "/v1/runs/{run_id}/retry"): RETRIES,
     ("POST", "/v1/runs/{run_id}/signals/{name}"): SENDS,
+    ("GET", "/v1/events"): LISTS_OWN,
     ("GET", "/v1/operations"): LISTS_SCOPE,
     ("GET", "/v1/operations/{operation_id}"): SEES,
     ("POST", "/v1/operations/{operation_id}/resolution"): RESOLVES,

@@ -13,7 +13,7 @@ from starlette.responses import Response
 from starlette.routing import Match
 
 from earnest.domain.errors import EarnestError
-from earnest.doors.api import health, operations, problems, reference, run_parts, runs, texts
+from earnest.doors.api import feed, health, operations, problems, reference, run_parts, runs, texts
 from earnest.doors.api.cursors import Cursors
 from earnest.doors.api.gate import Gate
 from earnest.doors.api.openapi import make_openapi
@@ -51,7 +51,7 @@ def build_api(
     )
     app.state.api = Api(engine, Cursors(engine.database), ready)
     app.state.streams = Streams(engine, streams)
-    for noun in (runs, run_parts, texts, operations, health, reference):
+    for noun in (runs, run_parts, texts, feed, operations, health, reference):
         noun.routes.add_to(app)
     app.openapi = lambda: _openapi_once(app)  # type: ignore[method-assign]
     app.add_middleware(Gate, doorkeeper=doorkeeper or Doorkeeper(engine))

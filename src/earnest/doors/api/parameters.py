@@ -27,6 +27,7 @@ _INSTANT = re.compile(
 _LABEL = re.compile(r"[:=]")
 _SEQUENCE = re.compile("[0-9]{1,19}", re.ASCII)
 GREATEST_SEQUENCE = 2**63 - 1
+FEED_CURSOR_PATTERN = f"^now$|{POSITION_PATTERN}"
 SEQUENCE_WANTED = "a place in a text is a number from 0, in digits"
 
 
@@ -81,6 +82,11 @@ PositionText = Annotated[
     str,
     AfterValidator(_check_position),
     WithJsonSchema({"type": "string", "pattern": POSITION_PATTERN}),
+]
+FeedCursor = Annotated[
+    str,
+    AfterValidator(lambda text: text if text == "now" else _check_position(text)),
+    WithJsonSchema({"type": "string", "pattern": FEED_CURSOR_PATTERN}),
 ]
 Sequence = Annotated[
     int,
@@ -155,6 +161,13 @@ class EventsQuery(PageQuery):
     goes on after that page."""
 
     after_seq: PositionText = "0"
+
+
+class FeedQuery(PageQuery):
+    """Events after `cursor`: one that a page gave or the `id` of an event, or `now` for only what
+    is new; without it, from the oldest that is kept."""
+
+    cursor: FeedCursor | None = None
 
 
 class TextQuery(Strict):

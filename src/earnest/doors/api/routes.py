@@ -40,7 +40,7 @@ KEY_TAKEN = _header("Idempotency-Key", _KEY, required=False, **_KEY_LIMITS)
 TRACE_TAKEN = _header("traceparent", "W3C Trace Context; kept with the run.", required=False)
 LAST_EVENT_ID = _header(
     "Last-Event-ID",
-    "The `id` of the last event that a stream gave you; counts instead of `after_seq`.",
+    "The `id` of the last event that a stream gave you; counts instead of the query's place.",
     required=False,
     pattern=POSITION_PATTERN,
 )
@@ -62,13 +62,14 @@ class Answer:
     """What a route answers when all is well: its body, its status, other statuses with the same
     body, and the headers worth naming. A page has no body to describe. `items` is the schema of
     what is streamed, to everybody where there is no body and else to who asks for a stream; 204
-    ends it for good."""
+    ends it for good, where it `ends`."""
 
     body: Any
     status: int = 200
     also: dict[int, str] = field(default_factory=dict)
     headers: tuple[str, ...] = ()
     items: dict[str, Any] | None = None
+    ends: bool = True
 
 
 class JsonRoute(APIRoute):
@@ -167,6 +168,7 @@ def _described(answer: Answer, refusals: set[int]) -> dict[int | str, dict[str, 
         good[status] = {"model": answer.body, "description": text, "headers": headers}
     if answer.items is not None:
         good[answer.status]["content"] = {sse.MEDIA_TYPE: {"itemSchema": answer.items}}
+    if answer.items is not None and answer.ends:
         good[204] = {"description": "A stream would have nothing more to tell"}
     return {**good, **{status: problem_described(status) for status in sorted(refusals)}}
 

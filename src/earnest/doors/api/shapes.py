@@ -202,6 +202,33 @@ class StreamEnd(TypedDict):
     reason: Literal["final", "rotated", "busy", "revoked", "shutdown"]
 
 
+class FeedPage(TypedDict):
+    """Go on with `cursor`; `next_cursor` is the same while there is more now, else null. The other
+    numbers are positions of the feed, which counts the events of all runs of the scope."""
+
+    items: list[Event]
+    next_cursor: str | None
+    cursor: str
+    head_seq: int
+    minimum_retained_seq: int
+
+
+class FeedHeartbeat(TypedDict):
+    """The stream lives, and `head_seq` is the newest position of the scope's feed."""
+
+    head_seq: int
+
+
+class FeedResync(TypedDict):
+    """The reader cannot go on after position `after_seq` without a gap. It reads anew the runs that
+    it follows; the stream goes on after `head_seq`."""
+
+    status: Literal["resync_required"]
+    after_seq: int
+    minimum_retained_seq: int
+    head_seq: int
+
+
 class TextPiece(TypedDict):
     """A piece of a run's text; `sequence` goes on across attempts."""
 

@@ -22,6 +22,7 @@ from earnest.doors.api import shapes, sse
 from earnest.doors.api.showing import show_event, show_piece
 from earnest.engine.engine import Engine
 from earnest.engine.epoch import find_epoch
+from earnest.engine.feeding import FeedHub
 from earnest.engine.streaming import Hub
 from earnest.engine.text_streaming import TextHub
 
@@ -80,12 +81,13 @@ class Places:
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """One epoch of the database, the hub that gives events with its positions, and the one that
-    gives text."""
+    """One epoch of the database, the hubs that give a run's and a scope's events with its
+    positions, and the one that gives text."""
 
     epoch: str
     hub: Hub
     texts: TextHub
+    feed: FeedHub
 
 
 class Streams:
@@ -117,12 +119,18 @@ class Streams:
             epoch,
             Hub(engine, partial(encode, epoch), poll=poll),
             TextHub(engine, encode_text, poll=poll),
+            FeedHub(engine, partial(encode_fed, epoch), poll=poll),
         )
 
 
 def encode(epoch: str, event: Event) -> bytes:
     """The frame of an event, the same for everybody."""
     return sse.message(msgspec.json.encode(show_event(event)), show_position(epoch, event.seq))
+
+
+def encode_fed(epoch: str, position: int, event: Event) -> bytes:
+    """The same frame with a place in the feed of the event's scope."""
+    return sse.message(msgspec.json.encode(show_event(event)), show_position(epoch, position))
 
 
 def encode_text(delta: TextDelta) -> bytes:
