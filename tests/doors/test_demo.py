@@ -209,6 +209,7 @@ def test_scope_demo_has_runs_to_look_at_and_other_is_empty(demo: Demo) -> None:
         ("demo.steps", {"count": 4, "fail_at": 3}, {"steps": [1, 2, 3, 4], "attempts": 2}),
         ("demo.sleep", {"seconds": 0.1}, {"seconds": 0.1}),
         ("demo.fail", {"times": 1}, {"attempts": 2}),
+        ("demo.text", {"words": 4, "delay_ms": 1}, {"text": "what was paid once"}),
         ("demo.children", {"count": 2}, {"outputs": [{"message": f"child {n}"} for n in (1, 2)]}),
     ],
 )

@@ -50,6 +50,18 @@ def test_watching_a_run_that_fails_ends_with_code_1(here: Program) -> None:
     assert watched.out.splitlines()[-1].startswith("cancelled")
 
 
+def test_the_text_of_a_run_is_watched_as_it_is_written(here: Program) -> None:
+    run_id = submit(here, "demo.text", '{"words": 6, "delay_ms": 20}')
+    with here.started("worker"):
+        watched = here.good("runs", "watch", run_id, "--text")
+    assert watched.out.splitlines()[0] == "what was paid once is paid,"
+    assert watched.out.splitlines()[-1].split()[0] == "succeeded"
+    again = here.good("runs", "watch", run_id, "--text", "--json").out
+    pieces = [json.loads(line) for line in again.splitlines()]
+    assert "".join(piece["content"] for piece in pieces) == "what was paid once is paid,"
+    assert [piece["sequence"] for piece in pieces] == list(range(1, len(pieces) + 1))
+
+
 def test_watching_can_be_given_up(here: Program) -> None:
     run_id = submit(here, "demo.echo", ECHO)
     watched = here.run("runs", "watch", run_id, "--timeout", "0.3")

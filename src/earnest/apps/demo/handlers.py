@@ -12,6 +12,7 @@ from earnest.engine.app import App
 from earnest.engine.context import Context
 
 _TICK = 0.25
+_WORDS = "what was paid once is paid, and whoever asks again is told what came of it;".split()
 
 
 class Echo(BaseModel):
@@ -44,6 +45,15 @@ class FailDone(BaseModel):
     attempts: int
 
 
+class Text(BaseModel):
+    words: int = Field(ge=0, le=10_000)
+    delay_ms: int = Field(default=0, ge=0, le=60_000)
+
+
+class Written(BaseModel):
+    text: str
+
+
 class Refund(BaseModel):
     order_id: int | str
     amount: int | float | str
@@ -73,6 +83,7 @@ def make_demo(simulator_url: str) -> App:
     app.run("demo.steps", retry_first="0.5s", pure=True)(_steps)
     app.run("demo.sleep", pure=True)(_sleep)
     app.run("demo.fail", max_attempts=20, retry_first="0.5s", retry_longest="5s", pure=True)(_fail)
+    app.run("demo.text", pure=True)(_text)
     app.run("demo.refund", max_attempts=5, retry_first="0.5s")(_refund)
 
     @app.run("demo.children", pure=True)
@@ -122,6 +133,17 @@ async def _fail(ctx: Context, asked: Fail) -> FailDone:
     if ctx.attempt <= asked.times:
         raise RuntimeError(f"attempt {ctx.attempt} of {asked.times} that fail, as asked")
     return FailDone(attempts=ctx.attempt)
+
+
+async def _text(ctx: Context, asked: Text) -> Written:
+    """Writes so many words, one by one, with a pause before each."""
+    written = []
+    for number in range(asked.words):
+        await asyncio.sleep(asked.delay_ms / 1000)
+        word = _WORDS[number % len(_WORDS)]
+        written.append(f" {word}" if number else word)
+        await ctx.text(written[-1])
+    return Written(text="".join(written))
 
 
 async def _refund(ctx: Context, asked: Refund) -> Refunded:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from earnest.domain.explanation import Explanation
     from earnest.domain.operation import Lookup, Operation, OperationMove
     from earnest.domain.run import Attempt, Run
+    from earnest.domain.text import TextDelta
     from earnest.engine.engine import Engine
     from earnest.engine.readiness import Readiness
     from earnest.engine.working import Worker
@@ -67,6 +68,8 @@ class Shown(Protocol):
     def show_run_summary(self, found: Run, /) -> Mapping[str, Any]: ...
 
     def show_event(self, told: Event, /) -> Mapping[str, Any]: ...
+
+    def show_delta(self, delta: TextDelta, /) -> Mapping[str, Any]: ...
 
     def show_attempt(self, made: Attempt, /) -> Mapping[str, Any]: ...
 

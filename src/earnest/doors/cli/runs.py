@@ -31,6 +31,7 @@ Labels = Annotated[
 ]
 Key = Annotated[str | None, typer.Option("--key", help="The same key and input give the same run.")]
 Watch = Annotated[bool, typer.Option("--watch", "-w", help="Then watch it to its end.")]
+Text = Annotated[bool, typer.Option("--text", help="What the run writes instead of its events.")]
 TimeOut = Annotated[
     float | None,
     typer.Option("--timeout", min=0, metavar="SECONDS", help="Give up watching after that."),
@@ -100,17 +101,18 @@ def explain(
 def watch(
     context: typer.Context,
     run: RunId,
+    text: Text = False,
     timeout: TimeOut = None,
     home: Home = None,
     database_url: DatabaseUrl = None,
     scope: Scope = None,
     as_json: Json = False,
 ) -> None:
-    """Follow a run's events until it ends. Exit code 0 if it succeeded, else 1."""
+    """Follow a run's events, or its text, until it ends. Exit code 0 if it succeeded, else 1."""
 
     async def act(desk: Desk) -> ExitCode:
         found = await find(desk, run)
-        return await watching.watch(desk, found.run_id, as_json=as_json, seconds=timeout)
+        return await watching.watch(desk, found.run_id, as_json=as_json, seconds=timeout, text=text)
 
     raise typer.Exit(at_desk(context, told(home, database_url, None), scope, act))
 

@@ -67,6 +67,12 @@ def progress(what: str, total: int) -> Iterator[Callable[[], None]]:
         yield lambda: bar.advance(task)
 
 
+def write(text: str) -> None:
+    """Text from outside as it comes: lines stay lines, and nothing in it moves the cursor."""
+    shown = "".join(c if c.isprintable() or c in "\n\t" else "�" for c in text)
+    print(shown, end="", flush=True)  # noqa: T201
+
+
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in columns:

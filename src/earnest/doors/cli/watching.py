@@ -15,19 +15,26 @@ from earnest.doors.cli.opening import Desk
 if TYPE_CHECKING:
     from earnest.domain.event import Event
     from earnest.domain.run import Run
+    from earnest.domain.text import TextDelta
 
 POLL = timedelta(milliseconds=500)
 PAGE = 200
 
 
 async def watch(
-    desk: Desk, run_id: UUID, *, as_json: bool, seconds: float | None = None
+    desk: Desk,
+    run_id: UUID,
+    *,
+    as_json: bool,
+    seconds: float | None = None,
+    text: bool = False,
 ) -> ExitCode:
-    """Prints each event once, in order, and how the run ended. `OK` only if it succeeded; `FAILED`
-    also when it has not ended after `seconds`."""
+    """Prints each event once, in order, or with `text` what the run writes; and how it ended. `OK`
+    only if it succeeded; `FAILED` also when it has not ended after `seconds`."""
+    follow = _follow_text if text else _follow
     try:
         async with asyncio.timeout(seconds):
-            run = await _follow(desk, run_id, as_json)
+            run = await follow(desk, run_id, as_json)
     except TimeoutError:
         if not as_json:
             screen.say("[yellow]it goes on; watching was given up[/]")
@@ -53,6 +60,37 @@ async def _follow(desk: Desk, run_id: UUID, as_json: bool) -> Run:
                 return run
         if not told:
             await desk.engine.bells.wait(MOVED, POLL)
+
+
+async def _follow_text(desk: Desk, run_id: UUID, as_json: bool) -> Run:
+    from earnest.domain.text import MAX_BYTES_OF_RUN
+    from earnest.engine.doorbells import MOVED
+    from earnest.store import runs, texts
+    from earnest.store.visible import Sight
+
+    database, sight, seen = desk.engine.database, Sight(desk.scope, run_id, None), 0
+    while True:
+        run = await runs.find(database, desk.scope, run_id)
+        assert run is not None, "it was found before"
+        told = await texts.visible(database, sight, seen, PAGE, MAX_BYTES_OF_RUN)
+        for delta in told:
+            seen = delta.sequence
+            _print_text(desk, delta, as_json)
+        if run.final and not told:
+            if seen and not as_json:
+                screen.say("")
+            return run
+        if not told:
+            await desk.engine.bells.wait(MOVED, POLL)
+
+
+def _print_text(desk: Desk, delta: TextDelta, as_json: bool) -> None:
+    if as_json:
+        screen.print_json_line(desk.shown.show_delta(delta))
+        return
+    if delta.resets:
+        screen.say(f"\n[dim]attempt {delta.attempt} begins anew[/]")
+    screen.write(delta.content)
 
 
 def _print(desk: Desk, event: Event, as_json: bool) -> None:
