@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +17,7 @@ from earnest.engine.working import Worker
 from earnest.store.database import Database
 from earnest.testing.clock import ManualClock
 from earnest.testing.databases import ThrowawayCluster
-from earnest.testing.simulator import Simulator, running_simulator
+from earnest.testing.simulator import Simulator
 
 hypothesis_settings.register_profile("earnest", deadline=None, print_blob=True)
 hypothesis_settings.load_profile("earnest")
@@ -31,11 +31,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ThrowawayCluster]:
-    """An embedded server without fsync, with a migrated template database."""
-    started = ThrowawayCluster(tmp_path_factory.mktemp("cluster")).start()
-    yield started
-    started.stop()
+def cluster(earnest_cluster: ThrowawayCluster) -> ThrowawayCluster:
+    """The server of the shipped plugin, with a migrated template database."""
+    return earnest_cluster
 
 
 @pytest.fixture
@@ -84,10 +82,9 @@ async def make_worker() -> AsyncIterator[Callable[[Engine], Worker]]:
 
 
 @pytest.fixture(scope="session")
-def simulator_process() -> Iterator[Simulator]:
-    """A simulator in a process of its own."""
-    with running_simulator() as simulator:
-        yield simulator
+def simulator_process(earnest_simulator_process: Simulator) -> Simulator:
+    """A simulator in a process of its own, as the shipped plugin starts it."""
+    return earnest_simulator_process
 
 
 @pytest.fixture

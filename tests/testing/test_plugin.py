@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any
 
@@ -23,6 +22,7 @@ from earnest.testing.clock import HeldClock
 from earnest.testing.draining import Drained, Stuck
 from earnest.testing.dying import StillAlive
 from earnest.testing.engines import awaited
+from earnest.testing.verbs import AssertSubmitted, CrashAt, Drain, RunNow
 
 app = App("plugin")
 attempts: list[int] = []
@@ -65,9 +65,6 @@ def earnest_app() -> App:
     return app
 
 
-Drain = Callable[..., Awaitable[Drained]]
-
-
 # ---- the engine and its database ---------------------------------------------------------------
 
 
@@ -92,7 +89,7 @@ def test_the_program_under_test_finds_the_database_in_its_environment(
 
 
 async def test_a_program_that_opens_earnest_by_itself_works_beside_the_fixtures(
-    drain: Drain, assert_submitted: Callable[..., Any]
+    drain: Drain, assert_submitted: AssertSubmitted
 ) -> None:
     async with earnest.open(app):
         await app.submit(greet, Greeting(name="Ada"))
@@ -101,7 +98,7 @@ async def test_a_program_that_opens_earnest_by_itself_works_beside_the_fixtures(
 
 
 async def test_a_kind_can_be_submitted_from_sql(
-    earnest_engine: Engine, drain: Drain, assert_submitted: Callable[..., Any]
+    earnest_engine: Engine, drain: Drain, assert_submitted: AssertSubmitted
 ) -> None:
     await access.ensure_scope(earnest_engine, "demo")
     await access.ensure_principal(earnest_engine, "demo", "web", ["member"])
@@ -113,7 +110,7 @@ async def test_a_kind_can_be_submitted_from_sql(
 
 
 async def test_the_engine_serves_several_event_loops_at_once(
-    earnest_engine: Engine, assert_submitted: Callable[..., Any]
+    earnest_engine: Engine, assert_submitted: AssertSubmitted
 ) -> None:
     async def both() -> None:
         await app.submit(greet, Greeting(name="Ada"))
@@ -244,7 +241,7 @@ async def test_drain_waits_for_another_worker_that_is_at_it(
 
 
 async def test_what_was_submitted_is_found_by_kind_input_and_key(
-    earnest_engine: Engine, assert_submitted: Callable[..., Any]
+    earnest_engine: Engine, assert_submitted: AssertSubmitted
 ) -> None:
     run_id = await app.submit(greet, Greeting(name="Ada"), key="ada")
     for asked in (
@@ -259,7 +256,7 @@ async def test_what_was_submitted_is_found_by_kind_input_and_key(
 
 
 async def test_what_was_not_submitted_is_told_with_what_was(
-    earnest_engine: Engine, assert_submitted: Callable[..., Any]
+    earnest_engine: Engine, assert_submitted: AssertSubmitted
 ) -> None:
     with pytest.raises(AssertionError, match="none of that kind was submitted, nor any other run"):
         assert_submitted(greet)
@@ -282,7 +279,7 @@ async def test_what_was_not_submitted_is_told_with_what_was(
 
 @pytest.mark.parametrize("point", ["claim.after", "step.before", "step.after", "settle.before"])
 async def test_a_worker_is_killed_and_its_run_is_taken_over(
-    drain: Drain, crash_at: Callable[..., Awaitable[None]], point: str
+    drain: Drain, crash_at: CrashAt, point: str
 ) -> None:
     await app.submit(greet, Greeting(name="Ada"))
     await crash_at(point)
@@ -290,7 +287,7 @@ async def test_a_worker_is_killed_and_its_run_is_taken_over(
 
 
 async def test_the_one_that_dies_is_another_process_and_the_test_lives_on(
-    crash_at: Callable[..., Awaitable[None]], earnest_engine: Engine
+    crash_at: CrashAt, earnest_engine: Engine
 ) -> None:
     changed = []
 
@@ -309,7 +306,7 @@ async def test_the_one_that_dies_is_another_process_and_the_test_lives_on(
 
 
 async def test_a_point_that_nobody_comes_to_is_told_with_those_that_were_passed(
-    crash_at: Callable[..., Awaitable[None]],
+    crash_at: CrashAt,
 ) -> None:
     with pytest.raises(StillAlive, match="ended by itself; it passed no point at all"):
         await crash_at("begin.after")
@@ -321,7 +318,7 @@ async def test_a_point_that_nobody_comes_to_is_told_with_those_that_were_passed(
 
 
 async def test_one_that_fails_on_its_way_is_not_taken_for_killed(
-    crash_at: Callable[..., Awaitable[None]], capfd: pytest.CaptureFixture[str]
+    crash_at: CrashAt, capfd: pytest.CaptureFixture[str]
 ) -> None:
     async def fail() -> None:
         raise RuntimeError("a mistake in the code under test")
@@ -332,7 +329,7 @@ async def test_one_that_fails_on_its_way_is_not_taken_for_killed(
 
 
 async def test_one_that_does_not_come_to_the_point_is_ended(
-    crash_at: Callable[..., Awaitable[None]],
+    crash_at: CrashAt,
 ) -> None:
     await app.submit(hang, "x")
     with pytest.raises(StillAlive, match=r"has not come to call.after in 0\.5s; it is ended"):
@@ -360,13 +357,13 @@ async def test_a_verb_that_was_not_awaited_fails_the_test() -> None:
 
 
 def test_a_plain_test_runs_what_would_be_awaited(
-    earnest_run: Callable[..., Any], drain: Drain, assert_submitted: Callable[..., Any]
+    earnest_run: RunNow, drain: Drain, assert_submitted: AssertSubmitted
 ) -> None:
     earnest_run(app.submit(greet, Greeting(name="Ada")))
     assert_submitted(greet)
     assert earnest_run(drain(to_the_end=True)).ended == {"succeeded": 1}
 
 
-async def test_an_async_test_is_told_to_await(earnest_run: Callable[..., Any]) -> None:
+async def test_an_async_test_is_told_to_await(earnest_run: RunNow) -> None:
     with pytest.raises(RuntimeError, match="use `await`"):
         earnest_run(asyncio.sleep(0))

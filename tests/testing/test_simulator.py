@@ -190,3 +190,20 @@ def _start_in_vain(*options: str) -> str:
     assert ended.stdout == ""
     assert len(ended.stderr.splitlines()) == 1
     return ended.stderr
+
+
+def test_a_simulator_that_forgets_is_as_new_and_earlier_calls_end_in_the_old_one() -> None:
+    with running_simulator() as simulator, Bank(simulator) as bank:
+        known = new_refund()
+        first = bank.ask("queryable", known).json()
+        bank.simulator.put_fault("bank", "slow", delay_ms=200)
+        with bank.send("opaque", new_refund()) as late:
+            bank.wait_until_no_rule_is_left()
+            simulator.put_fault("bank", "refuse", match="never")
+            simulator.forget()
+            assert (simulator.truth(), simulator.faults()) == ([], [])
+            assert bank.look_up(known["operation_id"]).status_code == 404
+            assert b"200 OK" in late.recv(4096)
+        assert bank.ask("queryable", known).json() != first
+        (deed,) = simulator.truth()
+        assert deed["operation_id"] == known["operation_id"]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
+from httpx2 import AsyncClient
 
 from earnest.testing.conformance import EffectConformance
 from earnest.testing.far_ends import SimulatedBank
 from earnest.testing.simulator import Simulator
+from earnest.testing.verbs import AssertSubmitted, CrashAt, Drain
 from shop.app import Order, Refund, RefundRequest, give_back, refund
 
 pytestmark = pytest.mark.usefixtures("bank")
@@ -17,7 +17,7 @@ ORDER = Order(id=17, paid="20.00")
 
 
 async def test_a_refund_is_asked_for_once_however_often_the_button_is_pressed(
-    assert_submitted: Any, drain: Any, earnest_simulator: Simulator
+    assert_submitted: AssertSubmitted, drain: Drain, earnest_simulator: Simulator
 ) -> None:
     assert await give_back(ORDER) == await give_back(ORDER)
     assert_submitted(refund, input=ORDER, key="refund-17", count=1)
@@ -27,7 +27,7 @@ async def test_a_refund_is_asked_for_once_however_often_the_button_is_pressed(
 
 
 async def test_the_money_is_sent_once_although_the_reply_is_lost(
-    drain: Any, earnest_simulator: Simulator
+    drain: Drain, earnest_simulator: Simulator
 ) -> None:
     earnest_simulator.put_fault("bank", "accept_then_drop")
     await give_back(ORDER)
@@ -37,7 +37,7 @@ async def test_the_money_is_sent_once_although_the_reply_is_lost(
 
 @pytest.mark.parametrize("point", ["begin.after", "call.after"])
 async def test_the_money_is_sent_once_although_the_worker_is_killed(
-    crash_at: Any, drain: Any, earnest_simulator: Simulator, point: str
+    crash_at: CrashAt, drain: Drain, earnest_simulator: Simulator, point: str
 ) -> None:
     await give_back(ORDER)
     await crash_at(point)
@@ -57,5 +57,5 @@ class TestRefund(EffectConformance):
         return RefundRequest(order_id=17, amount="20.00")
 
     @pytest.fixture
-    def far_end(self, earnest_simulator: Simulator, bank: Any) -> SimulatedBank:
+    def far_end(self, earnest_simulator: Simulator, bank: AsyncClient) -> SimulatedBank:
         return SimulatedBank(earnest_simulator, bank)

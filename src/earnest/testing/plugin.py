@@ -8,8 +8,8 @@ serve async tests, whoever runs those (pytest-asyncio, anyio), and plain ones (`
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from earnest.testing.clock import HeldClock
     from earnest.testing.databases import ThrowawayCluster
     from earnest.testing.simulator import Simulator
+    from earnest.testing.verbs import AssertSubmitted, CrashAt, Drain, RunNow
 
 pytest.register_assert_rewrite("earnest.testing.conformance", "earnest.testing.trial")
 
@@ -140,7 +141,7 @@ def earnest_clock(earnest_database: AnyLoopDatabase) -> HeldClock:
 
 
 @pytest.fixture
-def earnest_run() -> Iterator[Callable[[Awaitable[Any]], Any]]:
+def earnest_run() -> Iterator[RunNow]:
     """For tests that are not async: `earnest_run(drain())`. Runs what would be awaited, on one
     event loop for the whole test."""
     from earnest.testing.engines import Runner
@@ -150,9 +151,7 @@ def earnest_run() -> Iterator[Callable[[Awaitable[Any]], Any]]:
 
 
 @pytest.fixture
-def drain(
-    earnest_engine: Engine, earnest_clock: HeldClock
-) -> Iterator[Callable[..., Awaitable[Any]]]:
+def drain(earnest_engine: Engine, earnest_clock: HeldClock) -> Iterator[Drain]:
     """`await drain()` runs all that is due until nothing moves; `ahead="1h"` moves the clock to
     what is due later; `to_the_end=True` fails if something has not ended. See `draining.drain`."""
     from earnest.testing.draining import drain
@@ -163,7 +162,7 @@ def drain(
 
 
 @pytest.fixture
-def crash_at(earnest_engine: Engine) -> Iterator[Callable[..., Awaitable[None]]]:
+def crash_at(earnest_engine: Engine) -> Iterator[CrashAt]:
     """`await crash_at("begin.after")`: another process, a copy of this one, does what is due and is
     killed there. See `dying.crash_at`."""
     from earnest.testing.dying import crash_at
@@ -177,7 +176,7 @@ def crash_at(earnest_engine: Engine) -> Iterator[Callable[..., Awaitable[None]]]
 
 
 @pytest.fixture
-def assert_submitted(earnest_engine: Engine) -> Callable[..., list[Any]]:
+def assert_submitted(earnest_engine: Engine) -> AssertSubmitted:
     """`assert_submitted(refund, input=Order(id=17), key="order-17")`: there is such a run. Nothing
     to await. See `submitted.assert_submitted`."""
     from functools import partial

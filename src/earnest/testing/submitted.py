@@ -69,7 +69,7 @@ def _plain(engine: Engine, name: str, value: Any) -> Any:
 
 
 def _is_input(engine: Engine, run: Run, wanted: Any) -> bool:
-    """What came through SQL is stored as it was given; it is the same request if its type says so."""
+    """What came through SQL is stored as it was given; it is compared as its type reads it."""
     if run.input == wanted:
         return True
     try:
