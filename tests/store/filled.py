@@ -70,6 +70,16 @@ FROM made JOIN run USING (scope_id, run_id);
 INSERT INTO sequenced (pass, seen_below, still_open, at_once)
 VALUES (1, pg_snapshot_xmax(pg_current_snapshot()), '{{}}', 5000);
 
+INSERT INTO text_head (scope_id, run_id, attempt, first_sequence, last_sequence, bytes, pruned_at)
+SELECT scope_id, run_id, 1, 1, 3, 15, CASE WHEN n > 2000 THEN at END FROM made WHERE n % 5 = 0;
+
+INSERT INTO text_delta (scope_id, run_id, sequence, attempt, content, resets, created_at)
+SELECT scope_id, run_id, sequence, 1, 'words', false, at
+FROM made, generate_series(1, 3) AS sequence WHERE n % 5 = 0 AND n <= 2000;
+
+INSERT INTO text_quota (scope_id, principal_id, bytes)
+SELECT scope_id, principal_id, 1000 FROM principal;
+
 INSERT INTO past_attempt (scope_id, run_id, fence, instance_id, started_at, ended_at, outcome)
 SELECT scope_id, run_id, 1, gen_random_uuid(), at, at, 'succeeded' FROM made
 WHERE status = 'succeeded';

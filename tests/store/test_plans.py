@@ -27,6 +27,7 @@ from tests.store.filled import fill
 LARGE = frozenset(
     """
     run execution past_attempt step event feed signal operation operation_move operation_lookup
+    text_head text_delta
     """.split()
 )
 
@@ -36,9 +37,14 @@ WALKS = {
     "queued_in_flight": ("run_due", "what is queued, asked for by a check of new code"),
     "delayed_in_flight": ("run_delayed", "what is queued, asked for by a check of new code"),
     "running_in_flight": ("run_held", "what runs, asked for by a check of new code"),
+    "due_by_kind": ("run_due", "what is due, by lane and kind; asked for by a doctor"),
+    "doubts_by_effect": ("operation_unknown", "what is in doubt, asked for by a doctor"),
+    "overdue_work": ("run_held", "leases are not indexed, so that a renewal stays cheap"),
     "count_runs": ("execution", "how many there are of each status; asked for by people"),
     "lapsed_runs": ("run_held", "leases are not indexed, so that a renewal stays cheap"),
     "next_due": ("run_delayed", "its first entry is the answer"),
+    "prune_texts": ("text_kept", "text that is kept, which it is for some days"),
+    "overdue_call_count": ("operation_sending", "calls under way, asked for by a doctor"),
     "overdue_calls": ("operation_sending", "calls under way, of which any sender may be dead"),
 }
 # Where hardly anything was going on when the planner looked, it takes such an index for what it
@@ -55,6 +61,10 @@ HOT = {
     "renew_leases": {"execution_pkey", "past_attempt_pkey"},
     "succeed_runs": {"execution_pkey"},
     "write_facts": {"execution_pkey"},
+    "write_texts": {"execution_pkey", "run_pkey"},
+    "text_standings": {"execution_pkey", "text_head_pkey", "event_pkey"},
+    "texts_after": {"text_delta_pkey"},
+    "visible_texts": {"run_pkey", "text_delta_pkey"},
     "lock_executions": {"execution_pkey"},
     "lock_with_parents": {"execution_pkey"},
     "ripen_runs": {"run_delayed", "execution_pkey"},

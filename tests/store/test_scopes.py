@@ -47,6 +47,10 @@ REFERENCES = {
         "INSERT INTO signal (scope_id, run_id, name, number, payload, principal_id, created_at) "
         "VALUES ('other', $1, 'go', 1, '{}', 'bob', clock())"
     ),
+    "text_head": (
+        "INSERT INTO text_head (scope_id, run_id, attempt, first_sequence, last_sequence, bytes) "
+        "VALUES ('other', $1, 1, 1, 1, 1)"
+    ),
     "operation_move": (
         "INSERT INTO operation_move (scope_id, operation_id, version, move, state, fence, by, "
         "detail, created_at) VALUES ('other', $1, 1, 'm', 's', 0, 'b', '{}', clock())"
@@ -66,7 +70,7 @@ REFERENCES = {
 async def test_a_row_cannot_hang_on_another_scopes_run_or_operation(
     foreign: Foreign, table: str
 ) -> None:
-    about = foreign.run_id if table in ("step", "signal") else foreign.operation_id
+    about = foreign.run_id if table in ("step", "signal", "text_head") else foreign.operation_id
     with pytest.raises(asyncpg.ForeignKeyViolationError):
         await foreign.tx.execute(REFERENCES[table], about)
     there = REFERENCES[table].replace("'other'", f"'{SCOPE}'")
