@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from pydantic import TypeAdapter
 
 from earnest.domain.errors import DatabaseUnavailable
 from earnest.doors.api import text_stream
@@ -535,3 +536,34 @@ async def test_text_that_is_no_longer_kept_is_missing_and_the_end_still_told(
     assert stream.parser.last_id == "3"
     found = await page(stage, run)
     assert (found["items"], found["last_sequence"], found["kept"]) == ([], 2, False)
+
+
+# ---- the contract ------------------------------------------------------------------------------
+
+
+def _hold(item: Item) -> None:
+    """What the shape does not know is lost on the way through it, so both ways must be equal."""
+    adapter: TypeAdapter[Any] = TypeAdapter(text_stream._FRAMES[item.event])
+    assert adapter.dump_python(adapter.validate_python(item.data), mode="json") == item.data
+
+
+async def test_every_frame_has_its_declared_shape(make_stage: MakeStage) -> None:
+    stage = await make_stage(per_principal=1)
+    run = await stage.run()
+    stream = await open_text(stage, run)
+    await run.write("a")
+    await run.break_off()
+    await run.write("b")
+    items = await stream.until("delta") + await stream.until("delta")
+    items += await (await open_text(stage, run)).rest()
+    await run.finish()
+    items += await stream.rest()
+    assert {item.event for item in items} == set(text_stream._FRAMES) - {"error"}
+    for item in items:
+        _hold(item)
+    document = stage.app.openapi()["paths"]["/v1/runs/{run_id}/text-events"]["get"]
+    content = document["responses"]["200"]["content"]
+    assert set(content) == {"text/event-stream"}
+    names = content["text/event-stream"]["itemSchema"]["properties"]["event"]["enum"]
+    assert set(names) == set(text_stream._FRAMES)
+    assert "204" in document["responses"]
