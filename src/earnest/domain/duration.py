@@ -31,3 +31,12 @@ def _seconds(value: str | int | float) -> float:
     if match is None:
         raise SettingInvalid(f"{value!r} is no duration; write it like 500ms, 30s, 10m, 24h, 7d")
     return float(match[1]) * _UNITS[match[2]]
+
+
+def in_words(span: timedelta) -> str:
+    """A length of time in its largest whole unit, for people: `5 hours`, `90 seconds`."""
+    seconds = max(0, int(span.total_seconds()))
+    for unit, length in (("days", 86_400), ("hours", 3_600), ("minutes", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds // length} {unit}"
+    return f"{seconds} second{'' if seconds == 1 else 's'}"

@@ -8,12 +8,13 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from shlex import quote
 from typing import Any
 from urllib.parse import quote as quote_url
 
 from earnest.domain import ids
+from earnest.domain.duration import in_words
 from earnest.domain.explanation import Mover, MoverBy, Reason, ReasonCode, Reference
 from earnest.domain.operation import Operation, OperationState, Recovery
 from earnest.domain.run import FINAL, RunStatus
@@ -280,7 +281,7 @@ def _knows(scene: Scene, effect: str) -> bool:
 
 def _doubt(scene: Scene, one: Operation) -> Reason:
     assert one.unknown_since is not None, "it is in doubt"
-    age = _span(scene.now - one.unknown_since)
+    age = in_words(scene.now - one.unknown_since)
     asked = one.lookup_count
     number = f", asked {asked} times so far" if asked else ""
     then = {
@@ -358,12 +359,3 @@ def _instances(workers: Sequence[WorkerRow]) -> tuple[Reference, ...]:
     return tuple(
         Reference("instance", ids.show("inst", one.instance_id)) for one in workers[:_LISTED]
     )
-
-
-def _span(span: timedelta) -> str:
-    """A length of time in its largest whole unit."""
-    seconds = int(span.total_seconds())
-    for unit, length in (("days", 86_400), ("hours", 3_600), ("minutes", 60)):
-        if seconds >= 2 * length:
-            return f"{seconds // length} {unit}"
-    return f"{seconds} seconds"

@@ -10,6 +10,7 @@ import typer
 from earnest.doors.cli import (
     check,
     database_roles,
+    doctor,
     migrate,
     operations,
     processes,
@@ -48,7 +49,14 @@ def build(more: Sequence[AddCommands] = ()) -> typer.Typer:
         # An option without a variable of its own has EARNEST_<COMMAND>_<OPTION>.
         context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": "EARNEST"},
     )
-    for add in (processes.add_to, migrate.add_to, check.add_to, simulate.add_to, *more):
+    for add in (
+        processes.add_to,
+        migrate.add_to,
+        check.add_to,
+        doctor.add_to,
+        simulate.add_to,
+        *more,
+    ):
         add(program)
     for name, noun in {
         "runs": runs.commands,

@@ -1,0 +1,83 @@
+"""`earnest doctor`: is the database fit, and does the work in it move?"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from earnest.domain.errors import DatabaseUnavailable, HomeUnusable, SchemaMismatch
+from earnest.doors.cli import screen
+from earnest.doors.cli.exits import ExitCode, code_of
+from earnest.doors.cli.opening import at_engine
+from earnest.doors.cli.options import DatabaseUrl, Home, Json, told
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from earnest.engine.doctoring import Named
+    from earnest.engine.engine import Engine
+
+
+def add_to(program: typer.Typer) -> None:
+    program.command("doctor")(doctor)
+
+
+def doctor(
+    context: typer.Context,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="What is worth a look fails it as well.")
+    ] = False,
+    home: Home = None,
+    database_url: DatabaseUrl = None,
+    as_json: Json = False,
+) -> None:
+    """Look at the database and the work in it; say what is not well and what to do.
+
+    Exit code 0 if all is well, 1 if something is bad (with --strict: or worth a look), 3 if the
+    database cannot be reached or does not fit.
+    """
+    asked = told(home, database_url, None)
+    embedded = None if asked.database_url else asked.home
+    try:
+        found = at_engine(context, asked, lambda engine: _diagnose(engine, embedded))
+    except (DatabaseUnavailable, HomeUnusable, SchemaMismatch) as error:
+        _show([_unopened(error)], as_json)
+        raise typer.Exit(code_of(error)) from None
+    _show(found, as_json)
+    levels = {one.finding.level.value for one in found}
+    failed = "bad" in levels or (strict and "warn" in levels)
+    raise typer.Exit(ExitCode.FAILED if failed else ExitCode.OK)
+
+
+async def _diagnose(engine: Engine, home: Path | None) -> list[Named]:
+    from earnest.engine.doctoring import Patient, diagnose
+    from earnest.engine.server_checks import SERVER_CHECKS
+    from earnest.engine.work_checks import WORK_CHECKS
+
+    return await diagnose(Patient(engine, home), [*SERVER_CHECKS, *WORK_CHECKS])
+
+
+def _unopened(error: DatabaseUnavailable | HomeUnusable | SchemaMismatch) -> Named:
+    from earnest.engine.doctoring import Named, bad
+
+    detail, _, advice = error.detail.partition("; ")
+    return Named("opening", bad(detail, advice))
+
+
+def _show(found: Sequence[Named], as_json: bool) -> None:
+    counts = Counter(one.finding.level.value for one in found)
+    if as_json:
+        healthy = counts["ok"] == len(found)
+        screen.print_json({"healthy": healthy, "checks": [one.as_json() for one in found]})
+        return
+    screen.print_table(
+        ("check", "", "finding", "what to do"),
+        [
+            (one.check, screen.state(one.finding.level), one.finding.detail, one.finding.advice)
+            for one in found
+        ],
+    )
+    screen.say(f"\n{counts['ok']} ok, {counts['warn']} worth a look, {counts['bad']} bad")
