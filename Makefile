@@ -1,4 +1,4 @@
-# `make` alone lists the targets. ARGS=… is handed on by demo, test and test-all.
+# `make` alone lists the targets. ARGS=… is handed on by demo, test, test-all and bench.
 
 PYTHON ?=
 ARGS ?=
@@ -6,7 +6,7 @@ BIN := .venv/bin
 PYTEST := $(BIN)/pytest -n 2 --dist loadgroup
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all check figures format clean
+.PHONY: help setup demo test test-all check bench figures format clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -31,6 +31,9 @@ check: setup ## the gate before a commit: format, lint, types, arrows, fast test
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/pytest $(wildcard tests/unit) tests/architecture
+
+bench: setup ## compare speed with the peers, side by side; takes half an hour (ARGS="--only drain_1")
+	@$(BIN)/python -m bench.compare $(ARGS)
 
 figures: setup ## measure anew and write docs/figures.md; takes an hour (ARGS=crashes for one)
 	@$(BIN)/python scripts/figures.py $(ARGS)

@@ -76,6 +76,20 @@ MEASUREMENTS = (
         "database and on a small model in memory; both are compared after every step.",
         "tests.model.figures",
     ),
+    Measurement(
+        "bench",
+        "Speed",
+        "Medians of three rounds in one run. What each figure is, `earnest bench` says beside it.",
+        "earnest",
+        ("bench", "--json"),
+    ),
+    Measurement(
+        "peers",
+        "Speed beside peers",
+        "The same work on the same PostgreSQL, in turn in one run, each system with the settings "
+        "that were found best for it: see `bench/README.md`. Medians of three rounds, a second.",
+        "bench.compare",
+    ),
 )
 
 
@@ -117,7 +131,7 @@ def render() -> str:
 
 def section(measurement: Measurement, record: dict[str, Any]) -> str:
     rows = [
-        f"| {name.replace('_', ' ')} | {value} |"
+        f"| {name.replace('_', ' ')} | {shown(value)} |"
         for name, value in record["found"].items()
         if name != "figure"
     ]
@@ -132,6 +146,12 @@ def section(measurement: Measurement, record: dict[str, Any]) -> str:
         "| --- | --- |",
     ]
     return "\n".join([*head, *rows, ""])
+
+
+def shown(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {part}" for name, part in value.items())
+    return "not measured" if value is None else str(value)
 
 
 def machine() -> str:

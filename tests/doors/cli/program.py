@@ -23,6 +23,7 @@ import httpx2
 import structlog
 
 from earnest.__main__ import Program as Parts
+from earnest.apps.bench import command as bench
 from earnest.apps.demo import command
 from earnest.doors.cli.program import run
 
@@ -131,7 +132,7 @@ class Program:
             redirect_stdout(out),
             redirect_stderr(err),
         ):
-            code = run(Parts(), more=[command.add_to], arguments=words)
+            code = run(Parts(), more=[command.add_to, bench.add_to], arguments=words)
         return Outcome(code, out.getvalue(), err.getvalue())
 
     def good(self, *words: str, text: str | None = None) -> Outcome:
