@@ -18,6 +18,7 @@ from earnest.doors.cli.program import run
 from earnest.engine import binding
 from earnest.store import runs
 from earnest.testing.simulator import Simulator
+from earnest.testing.verbs import CrashAt, Drain
 from tests.docs.guides import blocks_of
 
 README = Path(__file__).resolve().parents[2] / "README.md"
@@ -61,6 +62,24 @@ async def test_the_refund_of_the_readme_is_paid_once_with_and_without_a_run(
         assert await shop.handle(18) == receipt
     assert len(simulator.truth("bank")) == before + 2
     await shop.bank.aclose()
+
+
+@pytest.fixture
+def earnest_app(shop: ModuleType) -> earnest.App:
+    app: earnest.App = shop.app
+    return app
+
+
+async def test_the_test_of_the_readme_passes(
+    shop: ModuleType,
+    drain: Drain,
+    crash_at: CrashAt,
+    earnest_simulator: Simulator,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with httpx2.AsyncClient(base_url=earnest_simulator.url) as bank:
+        monkeypatch.setattr(shop, "bank", bank)
+        await shop.test_a_killed_worker_is_not_a_second_refund(drain, crash_at, earnest_simulator)
 
 
 def commands() -> list[list[str]]:
