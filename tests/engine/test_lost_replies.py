@@ -16,6 +16,7 @@ import asyncpg
 import pytest
 
 from earnest import App, Context
+from earnest.domain.crash_points import PROMISES
 from earnest.domain.errors import DatabaseUnavailable
 from earnest.engine import reaping, submitting
 from earnest.engine.engine import Engine
@@ -30,9 +31,12 @@ from tests.engine.provider import Order, Provider, shop
 AtPoints = Callable[[Callable[[str], None]], None]
 
 
+BEHIND_A_COMMIT = frozenset(f"{name}.after" for name in PROMISES)
+
+
 class Cut:
     """Ends every connection to the database, once at each of the points, when it is passed for the
-    `nth` time."""
+    `nth` time. Behind a commit its reply is lost with them: whoever waits for it is told so."""
 
     def __init__(self, url: str, *points: str, nth: int = 1) -> None:
         self.url = url
@@ -47,6 +51,8 @@ class Cut:
             thread = threading.Thread(target=lambda: asyncio.run(self._cut()))
             thread.start()
             thread.join(20)  # nothing of this process goes on meanwhile
+            if point in BEHIND_A_COMMIT:
+                raise ConnectionResetError("the reply was lost")
 
     async def _cut(self) -> None:
         connection = await asyncpg.connect(self.url)

@@ -319,7 +319,7 @@ async def test_two_people_who_retry_at_once_make_one_new_run(
 # ---- many at once -------------------------------------------------------------------------------
 
 
-async def test_groups_that_name_the_same_runs_in_any_order_wait_and_do_not_circle(
+async def test_groups_that_name_the_same_runs_in_any_order_do_not_circle_and_settle_each_once(
     database: Database,
 ) -> None:
     taken = await claimed(database, 60)
@@ -330,7 +330,7 @@ async def test_groups_that_name_the_same_runs_in_any_order_wait_and_do_not_circl
             return len(await tx.fetch(sql("succeed_runs"), *arrays(order), [b"1"] * len(order)))
 
     counts = await asyncio.gather(*(succeed(order) for order in orders))
-    assert sorted(counts) == [0, 0, 0, 60]
+    assert sum(counts) == 60
 
 
 async def test_groups_renewals_cancels_and_reapers_in_a_crowd_do_not_circle(

@@ -56,8 +56,12 @@ class Deed:
 
 
 async def _times_done(database: Database, deed: Deed) -> int:
-    async with database.connection() as tx:
+    """Asked on a connection of its own: one of the pool may have ended and not know it yet."""
+    tx = await database.connect()
+    try:
         return await deed.done(tx)
+    finally:
+        await tx.close()
 
 
 def _elsewhere(url: str, query: str, *arguments: Any) -> Any:

@@ -83,7 +83,25 @@ _LENT: WeakSet[Tx] = WeakSet()
 def lend(tx: Tx) -> None:
     """Notes that an app's own code gets this connection: whatever it sets, locks or listens to
     there ends before somebody else has it."""
-    _LENT.add(getattr(tx, "_con", tx))
+    if (connection := _behind(tx)) is not None:
+        _LENT.add(connection)
+
+
+def _behind(tx: Tx) -> Tx | None:
+    """The connection behind the pool's proxy; `None` once that was taken back."""
+    connection: Tx | None = getattr(tx, "_con", tx)
+    return connection
+
+
+def _is_as_new(tx: Tx) -> bool:
+    """Whether the next one may have it as it is."""
+    connection = _behind(tx)
+    return (
+        connection is not None
+        and not connection.is_closed()
+        and not connection.is_in_transaction()
+        and connection not in _LENT
+    )
 
 
 async def _reset_if_lent(connection: Tx) -> None:
@@ -133,19 +151,32 @@ class Database:
         self._settings = {**ENGINE_SETTINGS, **(settings or {})}
         self._reviving = asyncio.Lock()
         self._pool: asyncpg.Pool | None = None
+        # Connections that were taken from the pool and wait for their next use: to go through the
+        # pool each time would cost more than many a statement. Whoever had to ask the pool is
+        # `asking`; what comes back then goes there.
+        self._at_hand: list[Tx] = []
+        self._asking = 0
+        self._closing = False
 
     async def open(self) -> Database:
+        self._closing = False
         if self._pool is None:
             self._pool = await self._persist(self._create_pool, time.monotonic() + self.patience)
         return self
 
     async def close(self) -> None:
-        if self._pool is not None:
-            pool, self._pool = self._pool, None
-            try:
-                await asyncio.wait_for(pool.close(), 5)
-            except (TimeoutError, *LOST):
-                pool.terminate()
+        """Waits a moment for those who still use a connection."""
+        pool, self._closing = self._pool, True
+        if pool is None:
+            return
+        try:
+            async with asyncio.timeout(5):
+                while self._at_hand:
+                    await self._release(self._at_hand.pop())
+                await pool.close()
+        except (TimeoutError, *LOST):
+            pool.terminate()
+        self._pool = None
 
     async def __aenter__(self) -> Database:
         return await self.open()
@@ -163,10 +194,41 @@ class Database:
 
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[Tx]:
-        if self._pool is None:
+        tx = await self._take()
+        try:
+            yield tx
+        except BaseException as error:
+            if isinstance(error, LOST):
+                self._drop_at_hand()
+            await self._release(tx)  # The pool sees to what was left open or on its way.
+            raise
+        if self._closing or self._asking or not _is_as_new(tx):
+            await self._release(tx)
+        else:
+            self._at_hand.append(tx)
+
+    async def _take(self) -> Tx:
+        while self._at_hand:
+            tx = self._at_hand.pop()
+            if _is_as_new(tx):
+                return tx
+            await self._release(tx)
+        if self._pool is None or self._closing:
             raise DatabaseUnavailable("the database is not open; open it before using it")
-        async with self._pool.acquire(timeout=10) as connection:
-            yield connection  # type: ignore[misc]
+        self._asking += 1
+        try:
+            return await self._pool.acquire(timeout=10)  # type: ignore[return-value]
+        finally:
+            self._asking -= 1
+
+    def _drop_at_hand(self) -> None:
+        """Where one connection was lost the others may be, and not know it yet."""
+        while self._at_hand:
+            self._at_hand.pop().terminate()
+
+    async def _release(self, tx: Tx) -> None:
+        if self._pool is not None:
+            await self._pool.release(tx)  # type: ignore[arg-type]
 
     async def promise(
         self,
