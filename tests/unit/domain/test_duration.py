@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from earnest.domain.duration import Duration, duration
+from earnest.domain.duration import Duration, duration, in_words
 from earnest.domain.errors import SettingInvalid
 
 
@@ -62,3 +62,19 @@ def test_what_is_no_duration_is_refused_in_one_line(written: Duration) -> None:
 @given(st.integers(0, 10**6), st.sampled_from(["ms", "s", "m", "h", "d"]))
 def test_a_duration_grows_with_its_number(number: int, unit: str) -> None:
     assert duration(f"{number}{unit}") < duration(f"{number + 1}{unit}")
+
+
+@pytest.mark.parametrize(
+    ("span", "words"),
+    [
+        (timedelta(0), "0 seconds"),
+        (timedelta(seconds=1), "1 second"),
+        (timedelta(seconds=119), "119 seconds"),
+        (timedelta(minutes=2), "2 minutes"),
+        (timedelta(hours=5, minutes=50), "5 hours"),
+        (timedelta(days=3), "3 days"),
+        (timedelta(seconds=-5), "0 seconds"),
+    ],
+)
+def test_a_span_is_told_in_its_largest_whole_unit(span: timedelta, words: str) -> None:
+    assert in_words(span) == words

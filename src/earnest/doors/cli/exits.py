@@ -3,7 +3,7 @@
 | code | means |
 | --- | --- |
 | 0 | done |
-| 1 | refused, not found or failed; a watched run that did not succeed |
+| 1 | refused, not found or failed; a watched run that did not succeed; a check found something |
 | 2 | the command line, or a setting that it or a variable gives, cannot be (a port in use, too) |
 | 3 | the database cannot be reached or does not fit, or the home cannot be used |
 | 130 | interrupted |
