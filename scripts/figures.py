@@ -77,6 +77,13 @@ MEASUREMENTS = (
         "tests.model.figures",
     ),
     Measurement(
+        "crossing",
+        "Events from one process to another",
+        "Two servers of the API and two workers on one PostgreSQL: from the statement that wrote an "
+        "event to the reader of the scope's feed at the other server; with bells, and with none.",
+        "tests.doors.streams.crossing",
+    ),
+    Measurement(
         "bench",
         "Speed",
         "Medians of three rounds in one run. What each figure is, `earnest bench` says beside it.",

@@ -44,7 +44,7 @@ from earnest.store.feed import Bounds, Fed, Page, Place
 log = get_logger("earnest.feeding")
 
 # Seconds between two looks: what happens in between is told together.
-PACE = 0.02
+PACE = 0.01
 
 Key = tuple[str, str | None]
 """A scope, and whose runs of it: the principal that asked for them, `None` for everybody's."""
@@ -164,22 +164,24 @@ class FeedHub:
             await asyncio.sleep(PAUSE)
 
     async def _look(self) -> None:
-        """Reads what is new of the scopes that have grown."""
-        scopes = {scope_id for scope_id, _ in self._tails}
-        bounds = await feed.bounds(self._engine.database, sorted(scopes))
-        behind = [
-            tail
-            for (scope_id, _), tail in self._tails.items()
-            if scope_id in bounds and tail.head < bounds[scope_id].head
-        ]
-        for start in range(0, len(behind), LOOKED_AT_ONCE):
-            await self._read(behind[start : start + LOOKED_AT_ONCE])
+        """Reads what is new: of all who watch, while these are few, else of scopes that have
+        grown."""
+        tails = list(self._tails.values())
+        if len(tails) > LOOKED_AT_ONCE:
+            tails = await self._behind(tails)
+        for start in range(0, len(tails), LOOKED_AT_ONCE):
+            await self._read(tails[start : start + LOOKED_AT_ONCE])
+
+    async def _behind(self, tails: list[Tail]) -> list[Tail]:
+        scopes = sorted({tail.key[0] for tail in tails})
+        bounds = await feed.bounds(self._engine.database, scopes)
+        return [tail for tail in tails if tail.head < bounds[tail.key[0]].head]
 
     async def _read(self, tails: list[Tail]) -> None:
         places = [Place(*tail.key, tail.head) for tail in tails]
         pages = await feed.after(self._engine.database, places, PAGE)
         for tail, page in zip(tails, pages, strict=True):
-            if self._tails.get(tail.key) is tail:
+            if self._tails.get(tail.key) is tail and tail.head < page.bounds.head:
                 self._grow(tail, page)
 
     def _grow(self, tail: Tail, page: Page) -> None:

@@ -13,6 +13,7 @@ import httpx
 import pytest
 from pydantic import TypeAdapter
 
+from earnest.domain.errors import DatabaseUnavailable
 from earnest.doors.api import shapes
 from earnest.engine import access, announcing, feeding
 from earnest.engine.doorbells import Doorbells
@@ -143,6 +144,46 @@ async def test_a_reader_that_lags_is_served_from_the_table(
     assert places(await late.messages(150 + FIRST)) == list(range(1, 153))
     (tail,) = (await stage.streams.life()).feed._tails.values()
     assert len(tail.frames) <= 4
+
+
+async def test_more_readers_than_one_look_holds_are_all_told(
+    stage: Stage, opening: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feeding, "LOOKED_AT_ONCE", 1)
+    monkeypatch.setattr(feeding, "PAGE", 3)
+    mine, theirs = await stage.run(), await stage.run(who=BOB)
+    streams = [await opening(stage, who) for who in ("member", "member2", OPERATOR)]
+    await mine.append(20)
+    await theirs.append(20)
+    told = [
+        named(await stream.messages(count))
+        for stream, count in zip(streams, (22, 22, 44), strict=True)
+    ]
+    assert [set(in_order(one)) for one in told] == [{mine.id}, {theirs.id}, {mine.id, theirs.id}]
+
+
+@pytest.mark.parametrize("error", [DatabaseUnavailable("away"), RuntimeError("a mistake")])
+async def test_a_look_that_fails_is_made_again(
+    make_stage: MakeStage, opening: Open, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """P9."""
+    stage = await make_stage(poll=QUICK)
+    run = await stage.run()
+    stream = await opening(stage)
+    await stream.messages(2)
+    failed = asyncio.Event()
+
+    async def fails_once(*arguments: Any) -> Any:
+        if not failed.is_set():
+            failed.set()
+            raise error
+        return await is_behind(*arguments)
+
+    is_behind = feed.is_behind
+    monkeypatch.setattr(feed, "is_behind", fails_once)
+    await failed.wait()
+    await run.append()
+    assert named(await stream.messages(1)) == [(run.id, 3)]
 
 
 # ---- where a reader begins ----------------------------------------------------------------------
