@@ -106,9 +106,20 @@ def _remove(home: Path) -> None:
     shutil.rmtree(home, ignore_errors=True)
 
 
+@pytest.fixture(scope="session")
+def earnest_template_url(earnest_cluster: ThrowawayCluster) -> str:
+    """The database that those of the tests are copied from. Leave no connection open there."""
+    return earnest_cluster.template_url
+
+
+@pytest.fixture(scope="session")
+def earnest_tables() -> None:
+    """Override it to make your program's own tables, once, in `earnest_template_url`."""
+
+
 @pytest.fixture
 def earnest_database_url(
-    earnest_cluster: ThrowawayCluster, monkeypatch: pytest.MonkeyPatch
+    earnest_cluster: ThrowawayCluster, earnest_tables: None, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[str]:
     """A migrated, empty database of this test alone. `EARNEST_DATABASE_URL` names it meanwhile, so
     a program that opens Earnest by itself opens it too."""
