@@ -11,6 +11,7 @@ from earnest.doors.cli import (
     check,
     database_roles,
     doctor,
+    events,
     migrate,
     operations,
     processes,
@@ -54,6 +55,7 @@ def build(more: Sequence[AddCommands] = ()) -> typer.Typer:
         migrate.add_to,
         check.add_to,
         doctor.add_to,
+        events.add_to,
         simulate.add_to,
         *more,
     ):

@@ -1,0 +1,89 @@
+"""`earnest events`: what happens to all runs of a scope, in one order."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from earnest.domain import ids
+from earnest.doors.cli import screen
+from earnest.doors.cli.opening import Desk, at_desk
+from earnest.doors.cli.options import DatabaseUrl, Home, Json, Limit, Scope, told
+
+if TYPE_CHECKING:
+    from earnest.store.feed import Fed, Page
+
+POLL = timedelta(milliseconds=500)
+PAGE = 200
+
+Follow = Annotated[
+    bool, typer.Option("--follow", "-f", help="Then print what happens, until Ctrl-C.")
+]
+
+
+def add_to(program: typer.Typer) -> None:
+    program.command("events")(events)
+
+
+def events(
+    context: typer.Context,
+    follow: Follow = False,
+    limit: Limit = 50,
+    home: Home = None,
+    database_url: DatabaseUrl = None,
+    scope: Scope = None,
+    as_json: Json = False,
+) -> None:
+    """Print the newest events of all runs, oldest first; each run's are in order."""
+
+    async def act(desk: Desk) -> None:
+        await _print_all(desk, limit, follow, as_json)
+
+    at_desk(context, told(home, database_url, None), scope, act)
+
+
+async def _print_all(desk: Desk, limit: int, follow: bool, as_json: bool) -> None:
+    from earnest.engine.doorbells import MOVED
+    from earnest.engine.sequencing import Sequencer
+
+    sequencer, after = Sequencer(desk.engine), -limit
+    while True:
+        await sequencer.catch_up()
+        page = await _page(desk, after)
+        for fed in page.fed:
+            _print(desk, fed, as_json)
+        full = len(page.fed) == PAGE
+        after = page.fed[-1].position if full else page.bounds.head
+        if not full and not follow:
+            return
+        if not full:
+            await desk.engine.bells.wait(MOVED, POLL)
+
+
+async def _page(desk: Desk, after: int) -> Page:
+    """What comes after a position; after a negative one, so many of the newest."""
+    from earnest.store import feed
+    from earnest.store.feed import Place
+
+    bounds = (await feed.bounds(desk.engine.database, [desk.scope]))[desk.scope]
+    if after < 0:
+        after = bounds.head + after
+    after = max(after, bounds.minimum - 1)
+    (page,) = await feed.after(desk.engine.database, [Place(desk.scope, None, after)], PAGE)
+    return page
+
+
+def _print(desk: Desk, fed: Fed, as_json: bool) -> None:
+    event = fed.event
+    if event is None:
+        return  # pruned while we came to it
+    if as_json:
+        shown: dict[str, Any] = {"position": fed.position, **desk.shown.show_event(event)}
+        screen.print_json_line(shown)
+        return
+    at = event.created_at.astimezone().strftime("%H:%M:%S.%f")[:-3]
+    payload = screen.plain(screen.compact(event.payload)) if event.payload else ""
+    run_id = ids.show("run", event.run_id)
+    screen.say(f"[dim]{at}[/] {run_id} {event.seq:>4} {event.type:<22} [dim]{payload}[/]")
