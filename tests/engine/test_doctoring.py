@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import asyncpg
 import pytest
 
 from earnest import App, Context
@@ -17,10 +19,12 @@ from earnest.engine.doctoring import Finding, Patient, diagnose, name_of, size, 
 from earnest.engine.engine import Engine
 from earnest.engine.server_checks import SERVER_CHECKS
 from earnest.engine.work_checks import WORK_CHECKS
+from earnest.store.database import Database
 from earnest.testing.clock import ManualClock
 from tests.engine.bench import Bench
 from tests.engine.conftest import MakeBench
 from tests.engine.handlers import work
+from tests.engine.pooler import PROGRAM, pooled
 from tests.engine.provider import Provider, shop
 from tests.engine.test_explaining import living, nothing
 
@@ -84,8 +88,11 @@ async def test_a_replaced_clock_is_bad(make_bench: MakeBench, clock: ManualClock
 
 async def test_a_missing_migration_is_bad(make_bench: MakeBench) -> None:
     bench = make_bench(App("none"))
-    await bench.execute("DELETE FROM migration WHERE number = 3")
-    found = await look(bench, server_checks.migrations)
+    await bench.execute("UPDATE migration SET number = 1003 WHERE number = 3")
+    try:
+        found = await look(bench, server_checks.migrations)
+    finally:
+        await bench.execute("UPDATE migration SET number = 3 WHERE number = 1003")
     assert found.level == "bad"
     assert "0003_what_instances_serve" in found.detail
 
@@ -94,6 +101,7 @@ async def test_a_table_that_is_never_cleaned_up_is_bad(make_bench: MakeBench) ->
     bench = make_bench(App("none"))
     await bench.execute("ALTER TABLE execution SET (autovacuum_enabled = false)")
     found = await look(bench, server_checks.autovacuum)
+    await bench.execute("ALTER TABLE execution RESET (autovacuum_enabled)")
     assert (found.level, found.detail) == ("bad", "it is forbidden for execution")
     off = Told(bench.engine, autovacuum_settings=[{"name": "autovacuum", "setting": "off"}])
     assert (await server_checks.autovacuum(off)).detail == "autovacuum is off"
@@ -266,3 +274,44 @@ def test_sizes_are_read_easily() -> None:
     assert [size(n) for n in (17, 20_000, 5 * 1024**2, 3 * 1024**3, 20 * 1024**3)] == [
         "17 bytes", "20 KiB", "5120 KiB", "3072 MiB", "20 GiB"
     ]  # fmt: skip
+
+
+# ---- behind a pooler -----------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(not PROGRAM.exists(), reason="scripts/system-packages installs pgbouncer")
+@pytest.mark.parametrize(
+    ("mode", "sessions", "word"), [("transaction", "bad", "warn"), ("session", "ok", "ok")]
+)
+async def test_a_pooler_that_gives_each_transaction_another_session_is_told(
+    database_url: str, tmp_path: Path, mode: str, sessions: str, word: str
+) -> None:
+    with pooled(database_url, tmp_path, mode=mode) as url:
+        async with Database(url, size=2, patience=5) as database:
+            lost = await server_checks.pooling(Patient(Engine(database)))
+            assert lost.level == "bad"
+            assert "the settings of a connection do not arrive" in lost.detail
+        async with (
+            settings_kept(database_url),
+            Database(url, size=2, patience=5) as database,
+        ):
+            patient = Patient(Engine(database))
+            assert (await server_checks.pooling(patient)).level == sessions
+            assert (await server_checks.notifying(patient)).level == word
+
+
+@asynccontextmanager
+async def settings_kept(url: str) -> AsyncIterator[None]:
+    """The database has the settings that connections cannot bring along through a pooler."""
+    connection = await asyncpg.connect(url)
+    name = await connection.fetchval("SELECT current_database()")
+    try:
+        await connection.execute(f"ALTER DATABASE {name} SET enable_seqscan = off")
+        await connection.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
+        yield
+    finally:
+        await connection.execute(f"ALTER DATABASE {name} RESET enable_seqscan")
+        await connection.close()

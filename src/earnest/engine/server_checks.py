@@ -7,9 +7,12 @@ import shutil
 import time
 from datetime import timedelta
 
+import asyncpg
+
 from earnest.domain.ids import new_token
 from earnest.engine.doctoring import Check, Finding, Patient, bad, size, span, warn, well
 from earnest.engine.readiness import WEAK
+from earnest.store.database import Tx
 from earnest.store.migrate import engine_migrations, pending
 
 _NOTIFIED = 2.0
@@ -68,23 +71,37 @@ async def clocks(patient: Patient) -> Finding:
 
 async def pooling(patient: Patient) -> Finding:
     """Whether a session is ours alone: locks of a session and LISTEN stand on that."""
-    database = patient.engine.database
-    one, other = await database.connect(), await database.connect()
+    one, other = [await patient.engine.database.connect() for _ in range(2)]
     try:
         if await one.fetchval("SELECT current_setting('enable_seqscan')") != "off":
             detail = "the settings of a connection do not arrive: a pooler leaves them out"
-            return bad(detail, "connect to the server itself")
-        first = await one.fetchval("SELECT pg_backend_pid()")
-        async with other.transaction():
-            between = await other.fetchval("SELECT pg_backend_pid()")
-            again = await one.fetchval("SELECT pg_backend_pid()")
+            advice = "connect to the server itself, or give the role these settings there"
+            return bad(detail, advice)
+        kept = await _keeps_sessions(one, other)
+    except _OTHER_SESSION:
+        kept = False
     finally:
         one.terminate()
         other.terminate()
-    if first == between or first != again:
+    if not kept:
         advice = "connect to the server itself, or let the pooler keep sessions (pool_mode=session)"
         return bad("a pooler gives each transaction another session", advice)
     return well("sessions are kept")
+
+
+# What was prepared a moment ago is not there any more, or is there already.
+_OTHER_SESSION = (
+    asyncpg.InvalidSQLStatementNameError,
+    asyncpg.DuplicatePreparedStatementError,
+)
+
+
+async def _keeps_sessions(one: Tx, other: Tx) -> bool:
+    """A transaction of the other one gets in between: where sessions are shared, it takes ours."""
+    first = await one.fetchval("SELECT pg_backend_pid()")
+    async with other.transaction():
+        between = await other.fetchval("SELECT pg_backend_pid()")
+        return bool(first != between and first == await one.fetchval("SELECT pg_backend_pid()"))
 
 
 async def notifying(patient: Patient) -> Finding:
