@@ -186,8 +186,10 @@ async def test_a_check_changes_nothing_and_repeats_no_step(make_bench: MakeBench
         await ctx.step("price", noted, "20")
         await ctx.emit("order.priced", {"price": 20})
         await ctx.progress(1, 2)
+        await ctx.text("it costs 20")
         await ctx.wait_signal("go")
         await ctx.progress(2, 2)
+        await ctx.text("it goes")
         await ctx.emit("order.gone", {})
         return await ctx.step("ship", noted, "sent")
 
@@ -211,6 +213,7 @@ async def everything(bench: Bench) -> list[Any]:
         "signal",
         "past_attempt",
         "instance",
+        "text_delta",
     )
     return [
         await bench.value(f"SELECT array_agg(t::text ORDER BY t::text) FROM {table} AS t")

@@ -82,12 +82,26 @@ class Stage:
 def _run(loop: asyncio.AbstractEventLoop) -> None:
     asyncio.set_event_loop(loop)
     loop.run_forever()
-    tasks = asyncio.all_tasks(loop)
-    for task in tasks:
-        task.cancel()
-    if tasks:
-        loop.run_until_complete(asyncio.wait(tasks, timeout=_GRACE))
+    _end_all(loop)
     loop.close()
+
+
+def _end_all(loop: asyncio.AbstractEventLoop) -> None:
+    """Lets cancelled tasks unwind, without one of our own among them: a replay that is left ends
+    every task that was begun since it began."""
+    left = asyncio.all_tasks(loop)
+
+    def ended(task: asyncio.Task[Any]) -> None:
+        left.discard(task)
+        if not left:
+            loop.stop()
+
+    for task in list(left):
+        task.add_done_callback(ended)
+        task.cancel()
+    if left:
+        loop.call_later(_GRACE, loop.stop)
+        loop.run_forever()
 
 
 def _say_nothing(_loop: asyncio.AbstractEventLoop, _about: dict[str, Any]) -> None:
