@@ -42,6 +42,10 @@ The window of trust
     Transaction numbers mean something on one server. If the database is found on another one (a
     dump that was restored), everything is gone through again from the first number, and events
     with numbers that the new server has not come to yet get one of its own.
+
+    A crash changes nothing of this. What a pass saw to be over had written its end to the log
+    before the pass wrote its own, so where the pass is kept, so is that; and the number of a
+    transaction that left no trace was among those still open, where it is looked for again.
 """
 
 from __future__ import annotations
