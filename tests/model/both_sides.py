@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
 from hypothesis.stateful import RuleBasedStateMachine, invariant
@@ -18,11 +19,31 @@ from tests.model.world import Hand, LostReply, Performing, Worker, World
 T = TypeVar("T")
 
 
-class UnderWay:
-    """A verb that stopped with a call on the wire, on both sides."""
+@dataclass(frozen=True)
+class Asked:
+    """An operation as somebody asks for it: `alone` without a run (`joins`: for the same as another
+    caller who is at it), `pauses` while it looks before its call, and how its first call is
+    `answered` at once (`None`: it stays on the wire)."""
 
-    def __init__(self, performing: Performing, caller: Caller, worker: Worker) -> None:
+    name: str = "a"
+    effect: str = "model.held"
+    amount: int = 1
+    resource: str | None = None
+    alone: bool = False
+    joins: bool = False
+    pauses: bool = False
+    answered: str | None = None
+
+
+class UnderWay:
+    """A verb that stopped on both sides: with a call on the wire, or where it looks or waits.
+    `asked` is what its caller asked for; the reconciler asks for nothing."""
+
+    def __init__(
+        self, performing: Performing, caller: Caller, worker: Worker, asked: Asked | None = None
+    ) -> None:
         self.performing, self.caller, self.worker = performing, caller, worker
+        self.asked = asked
 
     @property
     def place(self) -> str:

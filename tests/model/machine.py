@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -37,7 +37,7 @@ from earnest.engine import (
 from earnest.engine.settling import Ending, Settled, Wish
 from earnest.store.executions import Claimed
 from earnest.store.statements import sql
-from tests.model.both_sides import BothSides, UnderWay
+from tests.model.both_sides import Asked, BothSides, UnderWay
 from tests.model.effects import TERMS, Request
 from tests.model.reference import FIRST_RETRY, Owner, Run, Said, Waiting, said
 from tests.model.reference_operations import Caller, Operation
@@ -58,20 +58,6 @@ principals = st.sampled_from(PRINCIPALS)
 losses = st.sampled_from([None] * 9 + [0, 1, 2, 3])
 
 
-@dataclass(frozen=True)
-class Asked:
-    """An operation as somebody asks for it: `alone` without a run, `pauses` while it looks before
-    its call, and how its first call is `answered` at once (`None`: it stays on the wire)."""
-
-    name: str = "a"
-    effect: str = "model.held"
-    amount: int = 1
-    resource: str | None = None
-    alone: bool = False
-    pauses: bool = False
-    answered: str | None = None
-
-
 asked = st.builds(
     Asked,
     name=st.sampled_from(["a", "a", "b"]),
@@ -79,6 +65,7 @@ asked = st.builds(
     amount=st.sampled_from([1, 1, 1, 1, 2]),
     resource=st.sampled_from([None, None, "r1"]),
     alone=st.sampled_from([False, False, False, True]),
+    joins=st.booleans(),
     pauses=st.sampled_from([False, False, False, True]),
     answered=st.sampled_from([None, None, None, *ANSWERS, "doubt"]),
 )
@@ -370,6 +357,9 @@ class Model(BothSides):
             self._perform(hand.worker, hand, operation_id, asked, loss)
 
     def _perform_alone(self, worker: Worker, asked: Asked, loss: int | None) -> None:
+        others = [one.asked for one in self.under_way if one.asked and one.caller.owner is None]
+        if asked.joins and others:
+            asked = replace(others[-1], pauses=asked.pauses, answered=asked.answered)
         kind, name = asked.effect, asked.name
         operation_id = ids.standing_operation_id(self.scope, "alice", kind, name)
         self._perform(worker, None, operation_id, asked, loss)
@@ -402,7 +392,7 @@ class Model(BothSides):
             return
         operation = self.reference.operations[operation_id]
         caller = Caller(operation, owner, worker.instance_id, pauses=asked.pauses)
-        one = UnderWay(performing, caller, worker)
+        one = UnderWay(performing, caller, worker, asked)
         self._goes_on(one, self.reference.perform)
         if one in self.under_way and asked.answered is not None:
             self.agrees()

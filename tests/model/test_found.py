@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.model.machine import Asked, Model
+from tests.model.both_sides import Asked
+from tests.model.machine import Model
 from tests.model.world import World
 
 
