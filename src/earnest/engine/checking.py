@@ -12,6 +12,7 @@ and judged:
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
@@ -44,6 +45,7 @@ from earnest.store.histories import InFlight
 # Errors by which a handler says that its run ends badly, rather than that it failed to go on.
 _SAID = (Refused, NotDone, Failed, ChildFailed, SignalTimedOut, Blocked)
 _SHOWN = 5
+_READ_AHEAD = 8
 
 
 class Verdict(StrEnum):
@@ -116,17 +118,12 @@ async def check(
     in the database and acts on nothing outside, except for what the handlers' own code does
     between what it asks its context for."""
     with Stage(engine, asked.seconds) as stage:
-        for run in runs:
-            yield await _check(engine, stage, run)
-
-
-async def _check(engine: Engine, stage: Stage, run: InFlight) -> Checked | None:
-    kind = engine.kinds.get(run.kind)
-    if kind is None:
-        detail = f"no loaded app has the kind {run.kind!r}; bring it back, or load its app too"
-        return _checked(run, _Finding(Verdict.BREAKS, "unknown_kind", detail))
-    past = await read_history(engine, run)
-    return None if past is None else _checked(run, await _judge_run(stage, kind, past))
+        for start in range(0, len(runs), _READ_AHEAD):
+            some = runs[start : start + _READ_AHEAD]
+            pasts = await asyncio.gather(*(read_history(engine, run) for run in some))
+            for run, past in zip(some, pasts, strict=True):
+                found = None if past is None else await _judge_run(engine, stage, past)
+                yield None if found is None else _checked(run, found)
 
 
 async def read_history(engine: Engine, run: InFlight) -> History | None:
@@ -149,7 +146,12 @@ async def read_history(engine: Engine, run: InFlight) -> History | None:
     return await histories.in_snapshot(engine.database, work)
 
 
-async def _judge_run(stage: Stage, kind: RunKind[Any, Any], past: History) -> _Finding:
+async def _judge_run(engine: Engine, stage: Stage, past: History) -> _Finding:
+    kind = engine.kinds.get(past.claimed.kind)
+    if kind is None:
+        gone = past.claimed.kind
+        detail = f"no loaded app has the kind {gone!r}; bring it back, or load its app too"
+        return _Finding(Verdict.BREAKS, "unknown_kind", detail)
     try:
         value = kind.read_input(past.claimed.input)
     except InvalidRequest as misfit:
