@@ -42,7 +42,7 @@ MEANINGS = {
 
 @dataclass(frozen=True)
 class Sizes:
-    submit: int = 2_000
+    submit: int = 5_000
     bulk: int = 20_000
     drain: int = 10_000
     steps: int = 1_000

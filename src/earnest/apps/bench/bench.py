@@ -29,7 +29,7 @@ TOGETHER = 1_000
 class Sizes:
     """How much each measurement does in one round."""
 
-    inserts: int = 2_000
+    inserts: int = 5_000
     bulk: int = 20_000
     drained: int = 10_000
     stepped: int = 1_000
