@@ -80,7 +80,8 @@ MEASUREMENTS = (
         "crossing",
         "Events from one process to another",
         "Two servers of the API and two workers on one PostgreSQL: from the statement that wrote an "
-        "event to the reader of the scope's feed at the other server; with bells, and with none.",
+        "event to the reader of the scope's feed at the other server. The long transaction asks for "
+        "a run by SQL at the beginning and commits at the end.",
         "tests.doors.streams.crossing",
     ),
     Measurement(
