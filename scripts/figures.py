@@ -79,9 +79,9 @@ MEASUREMENTS = (
     Measurement(
         "crossing",
         "Events from one process to another",
-        "Two servers of the API and two workers on one PostgreSQL: from the statement that wrote an "
-        "event to the reader of the scope's feed at the other server. The long transaction asks for "
-        "a run by SQL at the beginning and commits at the end.",
+        "Two servers of the API and two workers on one PostgreSQL: from the statement that wrote "
+        "an event to the reader of the scope's feed at the other server. The long transaction asks "
+        "for a run by SQL at the beginning and commits at the end.",
         "tests.doors.streams.crossing",
     ),
     Measurement(
