@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from typing import Any
 
+    from earnest.assembly import blocking
     from earnest.assembly import open_app as open  # noqa: A004
     from earnest.domain.errors import (
         Blocked,
@@ -57,6 +58,7 @@ __all__ = [
     "ResourceBusy",
     "RunKind",
     "SignalTimedOut",
+    "blocking",
     "open",
     "operation",
 ]
@@ -69,6 +71,7 @@ _ELSEWHERE = {
     "Effect": "engine.effects",
     "PlainContext": "engine.plain",
     "RunKind": "engine.kinds",
+    "blocking": "assembly:blocking",
     "open": "assembly:open_app",
     "operation": "engine.standing",
 }

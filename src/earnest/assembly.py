@@ -22,6 +22,7 @@ from earnest.domain.errors import DatabaseUnavailable, HomeUnusable, SettingInva
 from earnest.doors.cli.parts import Told
 from earnest.engine import announcing, binding, operating
 from earnest.engine.app import App
+from earnest.engine.blocking import Blocking
 from earnest.engine.doorbells import Doorbells
 from earnest.engine.engine import Engine
 from earnest.engine.loading import load_app
@@ -114,7 +115,7 @@ class Assembly:
             )
         self._embedded = embedded
         started: Started = await asyncio.to_thread(embedded.start)
-        stack.push_async_callback(asyncio.to_thread, embedded.stop)
+        stack.push_async_callback(_stop, embedded)
         self.alone = started.alone
         log.info("database.ready", how=started.how, home=str(self.config.home))
         return started.url
@@ -123,6 +124,14 @@ class Assembly:
         """Brings the embedded server back after it was killed."""
         if self._embedded is not None:
             await asyncio.to_thread(self._embedded.ensure_running)
+
+
+async def _stop(embedded: EmbeddedPostgres) -> None:
+    """In a thread, or without one while the interpreter ends: then nobody can start any."""
+    try:
+        await asyncio.to_thread(embedded.stop)
+    except RuntimeError:
+        embedded.stop()
 
 
 def _say(line: str) -> None:
@@ -231,18 +240,50 @@ async def open_app(
     """Opens Earnest inside a program of one's own: `app.submit` and `earnest.operation` act through
     it, in `scope` and as `principal`. Home and database are those that the environment names, where
     none are given. With `worker`, this process also runs work; without one it still minds what ran
-    out, and asks providers about doubts."""
-    url = database_url or os.environ.get("EARNEST_DATABASE_URL") or None
-    async with Assembly(Config(home or default_home(), url, [app])) as assembly:
+    out, and asks providers about doubts. In code without `await`, use `blocking`."""
+    async with _assembled(app, home, database_url, worker=worker) as assembly:
         bound = binding.Binding(assembly.engine, scope, principal)
-        await announcing.announce(assembly.engine)
-        await assembly.engine.bells.start()
-        beside = asyncio.create_task(_work(assembly) if worker else _mind(assembly))
         binding.bind(bound)
         try:
             yield assembly
         finally:
             binding.unbind(bound)
+
+
+def blocking(
+    app: App,
+    *,
+    scope: str = "default",
+    principal: str = "app",
+    home: Path | None = None,
+    database_url: str | None = None,
+    worker: bool = False,
+) -> Blocking:
+    """The app for callers that block: Celery tasks, Django views, scripts. Takes what `open_app`
+    takes. Nothing is opened before the first use, and then for each process by itself, so it may be
+    made at import and before a fork."""
+
+    @asynccontextmanager
+    async def opening() -> AsyncIterator[binding.Binding]:
+        async with _assembled(app, home, database_url, worker=worker) as assembly:
+            yield binding.Binding(assembly.engine, scope, principal)
+
+    return Blocking(app, opening)
+
+
+@asynccontextmanager
+async def _assembled(
+    app: App, home: Path | None, database_url: str | None, *, worker: bool
+) -> AsyncIterator[Assembly]:
+    """With what goes on beside the program: a worker, or somebody who minds what ran out."""
+    url = database_url or os.environ.get("EARNEST_DATABASE_URL") or None
+    async with Assembly(Config(home or default_home(), url, [app])) as assembly:
+        await announcing.announce(assembly.engine)
+        await assembly.engine.bells.start()
+        beside = asyncio.create_task(_work(assembly) if worker else _mind(assembly))
+        try:
+            yield assembly
+        finally:
             beside.cancel()
             await asyncio.gather(beside, return_exceptions=True)
             await assembly.engine.bells.stop()

@@ -1,11 +1,15 @@
 """Binding: which engine, scope and principal a program acts through when it does not say so.
 
 A web application opens Earnest once, at start, and then says only what it wants; the binding is
-per process. Doors never use it: they name engine, scope and principal in every call.
+per process. Callers that block have an engine of their own, on its own event loop, and act through
+it alone. Doors never use this: they name engine, scope and principal in every call.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 
 from earnest.domain.errors import SettingInvalid
@@ -22,6 +26,7 @@ class Binding:
 
 
 _bound: list[Binding] = []
+_here: ContextVar[Binding | None] = ContextVar("earnest_binding", default=None)
 
 
 def bind(binding: Binding) -> None:
@@ -33,10 +38,24 @@ def unbind(binding: Binding) -> None:
         _bound.remove(binding)
 
 
+@contextmanager
+def acting_through(binding: Binding) -> Iterator[None]:
+    """Meanwhile this task, and what it starts, acts through that binding and no other."""
+    token = _here.set(binding)
+    try:
+        yield
+    finally:
+        _here.reset(token)
+
+
 def current() -> Binding:
-    """The binding opened last. Raises `SettingInvalid` when there is none."""
+    """The binding that this task acts through, else the one opened last in the process. Raises
+    `SettingInvalid` when there is none."""
+    if (here := _here.get()) is not None:
+        return here
     if not _bound:
         raise SettingInvalid(
-            "Earnest is not open in this process: wrap it in `async with earnest.open(app):`"
+            "Earnest is not open in this process: wrap it in `async with earnest.open(app):`; code "
+            "without `await` uses `earnest.blocking(app)`"
         )
     return _bound[-1]

@@ -92,9 +92,10 @@ _on_their_way: set[asyncio.Task[Any]] = set()
 
 
 async def finish_calls() -> None:
-    """Waits for calls standing alone that are on their way; before a process ends."""
-    while _on_their_way:
-        await asyncio.gather(*_on_their_way, return_exceptions=True)
+    """Waits for calls standing alone that are on their way on this event loop; before it ends."""
+    loop = asyncio.get_running_loop()
+    while ours := [task for task in tuple(_on_their_way) if task.get_loop() is loop]:
+        await asyncio.gather(*ours, return_exceptions=True)
 
 
 async def _after_release(
