@@ -187,6 +187,15 @@ def test_an_app_that_cannot_be_loaded_is_said(program: Program, path: str, told:
     assert not (program.folder / "home").exists()
 
 
+@pytest.mark.parametrize("command", ["serve", "worker", "runs submit mine.double 1"])
+def test_an_app_that_exits_while_it_is_imported_is_said(program: Program, command: str) -> None:
+    (program.folder / "leaving.py").write_text("import sys\nsys.exit(0)\n")
+    leaving = program.outside.on(EARNEST_PORT="0", EARNEST_APP="leaving:app")
+    line = leaving.refused(2, *command.split())
+    assert line == "the app 'leaving:app' cannot be imported: SystemExit: 0 (leaving.py:2)"
+    assert not (program.folder / "home").exists()
+
+
 def test_an_app_is_found_in_the_current_folder(here: Program) -> None:
     (here.folder / "my_shop.py").write_text(
         "from earnest import App\n"
