@@ -12,11 +12,12 @@ import pytest
 from pydantic import BaseModel
 
 import earnest
-from earnest import App, Context, Failed, PlainContext, Refused
+from earnest import App, Context, Failed, NotSent, PlainContext, Refused, SignalTimedOut
 from earnest.domain.run import RunStatus
 from earnest.engine import checking
 from earnest.engine.checking import Asked, Checked
 from earnest.engine.engine import Engine
+from earnest.testing.clock import ManualClock
 from tests.engine.bench import Bench
 from tests.engine.conftest import MakeBench
 from tests.engine.handlers import plain_work, work
@@ -153,7 +154,7 @@ async def catches_it(ctx: Context) -> str:
         (result_that_cannot_be_stored, "breaks", "result_invalid", "failed"),
         (renamed, "unclear", "left_behind", "succeeded"),
         (put_between, "unclear", "left_behind", "succeeded"),
-        (left_out, "unclear", "left_behind", "succeeded"),
+        (left_out, "fits", "", "succeeded"),
     ],
 )
 async def test_what_is_said_of_a_parked_run_is_what_happens_then(
@@ -261,6 +262,19 @@ async def test_a_renamed_operation_is_told_before_it_is_paid_twice(make_bench: M
     assert len(provider.done) == 2
 
 
+async def test_a_payment_that_new_code_does_not_ask_for_is_told(make_bench: MakeBench) -> None:
+    """It has been paid, and the run would end as if it had not."""
+
+    async def pays_nothing(ctx: Context) -> None:
+        return None
+
+    provider = Provider()
+    await make_bench(buys(provider)).done("work")
+    found = await check_one(make_bench(work(pays_nothing)).engine)
+    assert (found.verdict, found.code) == ("unclear", "left_behind")
+    assert "operation 'payment' (submitted)" in found.detail
+
+
 async def test_another_request_breaks_and_is_not_sent(make_bench: MakeBench) -> None:
     provider = Provider()
     run = await make_bench(buys(provider)).done("work")
@@ -303,6 +317,31 @@ async def test_a_remembered_refusal_is_answered_as_it_was(make_bench: MakeBench)
     await bench.done("work")
     found = await check_one(bench.engine)
     assert (found.verdict, found.detail) == ("fits", "its record ends at a wait for signal 'go'")
+
+
+async def test_what_an_attempt_did_after_a_call_that_failed_is_not_missed(
+    make_bench: MakeBench,
+) -> None:
+    """The call was not sent, the handler went on, and the next attempt begins with the call."""
+
+    async def handler(ctx: Context) -> str:
+        try:
+            await ctx.operation("payment", Hold, Order(number=17))
+        except NotSent:
+            await ctx.step("note", say, "later")
+        await ctx.wait_signal("go")
+        return "done"
+
+    provider = Provider()
+    provider.is_not_reached()
+    app = work(handler)
+    app.effects.update(shop(provider).effects)
+    bench = make_bench(app)
+    await bench.done("work")
+    found = await check_one(bench.engine)
+    assert (found.verdict, found.detail) == (
+        "fits", "its record ends at operation 'payment' (released)"
+    )  # fmt: skip
 
 
 # ---- children, timers, signals -------------------------------------------------------------------
@@ -354,6 +393,28 @@ async def test_the_output_of_a_child_and_the_time_it_sleeps_are_found_again(
     assert (found.verdict, found.detail) == ("fits", "its record ends at a wait for time")
     awake = await check_one(make_bench(family(waits=False)).engine)
     assert (awake.verdict, awake.detail) == ("fits", "its handler ends")
+
+
+async def test_a_signal_that_came_too_late_stays_so(
+    make_bench: MakeBench, clock: ManualClock
+) -> None:
+    async def handler(ctx: Context) -> str:
+        try:
+            await ctx.wait_signal("paid", timeout="1h")
+        except SignalTimedOut:
+            await ctx.step("remind", say, "please pay")
+        return str(await ctx.wait_signal("paid"))
+
+    bench = make_bench(work(handler))
+    run = await bench.done("work")
+    await clock.advance(hours=2)
+    await bench.drain()
+    assert await bench.value("SELECT count(*) FROM step WHERE name = 'remind'") == 1
+    found = await check_one(bench.engine)
+    assert (found.verdict, found.detail) == ("fits", "its record ends at a wait for signal 'paid'")
+    await bench.signal(run.run_id, "paid", 17)
+    await bench.drain()
+    assert (await bench.find(run.run_id)).output == "17"
 
 
 # ---- branches ------------------------------------------------------------------------------------

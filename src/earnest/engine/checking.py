@@ -173,8 +173,8 @@ def _judge(stage: Stage, kind: RunKind[Any, Any], past: History, replayed: Repla
     error = success(kind, replayed.output, stage.max_result_bytes).error
     if error is not None:
         return _Finding(Verdict.BREAKS, error["code"], error["detail"])
-    if replayed.left:
-        detail = f"its handler ends without asking for what is recorded: {_named(replayed.left)}"
+    if replayed.sent:
+        detail = f"its handler ends without asking for what was done: {_named(replayed.sent)}"
         return _Finding(Verdict.UNCLEAR, "left_behind", detail)
     return _Finding(Verdict.FITS, "", "its handler ends")
 

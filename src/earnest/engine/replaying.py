@@ -58,12 +58,14 @@ class End:
 @dataclass(frozen=True, slots=True)
 class Replayed:
     """How a replay ended: at `ends`, by an `error` of the handler, or (neither) with its `output`.
-    `left` names what is recorded and was not asked for."""
+    `left` names what is recorded and was not asked for; `sent` those of it that did something
+    beyond the run: operations and children."""
 
     ends: tuple[End, ...] = ()
     error: BaseException | None = None
     output: Any = None
     left: tuple[str, ...] = ()
+    sent: tuple[str, ...] = ()
 
 
 class HistoryEnds(Parked):
@@ -164,23 +166,30 @@ class Replay(Context):
         if isinstance(error, Parked):
             return Replayed(ends=tuple(self.ends) or (End("the database"),), left=self.left())
         output = None if error is not None else handler.result()
-        return Replayed(error=error, output=output, left=self.left())
+        return Replayed(error=error, output=output, left=self.left(), sent=self.sent())
 
-    def left(self) -> tuple[str, ...]:
-        """Steps, operations and children that are recorded and were not asked for. An operation
-        that was given up, or surely not sent, left nothing on the outside."""
-        asked, memory = self._asks.names, self._past.memory
-        steps = [s.name for s in memory.steps.values() if s.kind == "step" and s.name not in asked]
-        sent = [
+    def sent(self) -> tuple[str, ...]:
+        """Operations and children that are recorded and were not asked for. An operation that was
+        given up, or surely not sent, left nothing on the outside."""
+        asked = self._asks.names
+        operations = [
             f"operation {one.name!r} ({one.state})"
-            for one in memory.operations.values()
+            for one in self._past.memory.operations.values()
             if one.operation_id not in asked
             and one.release_reason not in (*SENDABLE_AGAIN, ReleaseReason.GIVEN_UP)
         ]
         children = [
             f"child {one.name!r}" for one in self._past.children.values() if one.run_id not in asked
         ]
-        return (*sent, *children, *(f"step {name!r}" for name in steps))
+        return (*operations, *children)
+
+    def left(self) -> tuple[str, ...]:
+        """All that is recorded and was not asked for; operations first."""
+        asked = self._asks.names
+        return (
+            *self.sent(),
+            *(_shown(name) for name in self._past.memory.steps if name not in asked),
+        )
 
     async def until_still(self, handler: asyncio.Task[Any], others: set[asyncio.Task[Any]]) -> None:
         """Returns when the handler is over, or when all that it has left to do is to wait for what
