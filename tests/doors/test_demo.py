@@ -237,7 +237,34 @@ def test_a_busy_port_is_said_in_one_line_before_anything_is_made(demo: Demo, hom
     port = demo.read()["url"].rpartition(":")[2]
     line = complaint("demo", "--home", str(home), "--port", port)
     assert line.startswith(f"port {port} on 127.0.0.1 is taken; choose another with --port")
-    assert not (home / "postgres").exists()
+    assert not home.exists()
+
+
+def test_a_busy_port_of_the_simulator_is_said_before_anything_is_made(
+    demo: Demo, home: Path
+) -> None:
+    port = demo.read()["simulator_url"].rpartition(":")[2]
+    line = complaint("demo", "--home", str(home), "--port", "0", "--simulator-port", port)
+    assert line == (
+        f"port {port} on 127.0.0.1 is not free for the simulator; choose another with "
+        "--simulator-port or EARNEST_SIMULATOR_PORT"
+    )
+    assert not home.exists()
+
+
+def test_a_busy_port_leaves_an_empty_folder_empty(demo: Demo, home: Path) -> None:
+    home.mkdir()
+    complaint("demo", "--home", str(home), "--port", demo.read()["url"].rpartition(":")[2])
+    assert list(home.iterdir()) == []
+
+
+def test_a_busy_port_wipes_nothing(demo: Demo, home: Path) -> None:
+    home.mkdir()
+    (home / ".earnest-demo").touch()
+    (home / "demo-tokens.json").write_text("{}")
+    port = demo.read()["url"].rpartition(":")[2]
+    assert "is taken" in complaint("demo", "--home", str(home), "--port", port, "--fresh")
+    assert (home / "demo-tokens.json").exists()
 
 
 def test_a_part_that_does_not_start_is_said_in_one_line(home: Path) -> None:
@@ -325,13 +352,16 @@ def test_without_restart_a_killed_worker_stays_dead_and_fresh_begins_anew(home: 
         assert second.read()["scopes"] != tokens
 
 
-def test_fresh_leaves_alone_a_folder_that_the_demo_did_not_make(home: Path) -> None:
-    home.mkdir()
-    (home / "postgres").mkdir()
+@pytest.mark.parametrize("words", [(), ("--fresh",)], ids=["as it is", "fresh"])
+def test_a_folder_of_others_is_left_alone(home: Path, words: tuple[str, ...]) -> None:
+    (home / "postgres").mkdir(parents=True)
     (home / "postgres" / "mine").write_text("mine")
-    line = complaint("demo", "--home", str(home), "--port", "0", "--fresh")
-    assert "was not made by the demo, so --fresh leaves it alone" in line
-    assert (home / "postgres" / "mine").read_text() == "mine"
+    line = complaint("demo", "--home", str(home), "--port", "0", *words)
+    assert line == (
+        f"{home} is not empty and was not made by the demo, which leaves it alone; choose another "
+        "folder with --home"
+    )
+    assert {place.name for place in home.rglob("*")} == {"postgres", "mine"}
 
 
 # ---- the tour ----------------------------------------------------------------------------------

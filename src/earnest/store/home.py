@@ -19,7 +19,8 @@ from earnest.domain.errors import HomeUnusable
 OTHERWISE = "choose another home with EARNEST_HOME, or give EARNEST_DATABASE_URL"
 """What to do when a home cannot be used; ends the line of each such error."""
 
-_MADE_HERE = ".made-by-earnest"
+MADE_HERE = ".made-by-earnest"
+"""The mark that `make` leaves for root."""
 
 
 def default_home() -> Path:
@@ -59,7 +60,7 @@ def make(folder: Path) -> None:
             raise HomeUnusable(f"{folder} is not a folder; {OTHERWISE}") from None
         return
     if os.geteuid() == 0:
-        (folder / _MADE_HERE).touch(mode=0o600)
+        (folder / MADE_HERE).touch(mode=0o600)
 
 
 def let_through(folder: Path, group: int) -> None:
@@ -72,7 +73,7 @@ def let_through(folder: Path, group: int) -> None:
 
 def _made_here(folder: Path) -> bool:
     try:
-        return (folder / _MADE_HERE).lstat().st_uid == folder.lstat().st_uid == 0
+        return (folder / MADE_HERE).lstat().st_uid == folder.lstat().st_uid == 0
     except OSError:
         return False
 

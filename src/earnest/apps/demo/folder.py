@@ -4,7 +4,7 @@ demo.json        where everything is, and the tokens; there only while the demo 
 demo-tokens.json the tokens, kept from one start to the next (the database has only hashes)
 earnest.env      lets commands find the demo's app and scope by the folder alone
 logs/            what its processes log
-.earnest-demo    the mark of a folder that the demo itself made; `--fresh` wipes no other
+.earnest-demo    the mark of a folder that the demo itself made; it uses no other
 demo.lock        held by the demo that runs
 """
 
@@ -32,21 +32,30 @@ _LOG_BYTES = 10_000_000
 
 
 class DemoFolder:
-    """One folder; use it inside `entered`."""
+    """One folder; use it inside `held` and `begun`."""
 
     def __init__(self, home: Path) -> None:
         self.home = Path(os.path.abspath(home.expanduser()))  # noqa: PTH100 - links stay as given
         self.logs = self.home / "logs"
         self.was_killed = False
 
-    @contextmanager
-    def entered(self, *, fresh: bool = False) -> Iterator[None]:
-        """Makes the folder and holds it alone; `fresh` begins with an empty one. Raises
-        `HomeUnusable`. Nothing says that the demo is ready, before and after."""
+    @property
+    def is_new(self) -> bool:
+        """Whether it is not there yet, or holds nothing. Raises `HomeUnusable`."""
         with folders.checked(self.home):
-            if not self.home.is_dir() or not any(self.home.iterdir()):
+            if not self.home.exists():
+                return True
+            return not [one for one in self.home.iterdir() if one.name != folders.MADE_HERE]
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Makes the folder if it is new and holds it alone. Raises `HomeUnusable`; a folder with
+        things in it that the demo did not make stays untouched."""
+        with folders.checked(self.home):
+            if self.is_new:
                 folders.make(self.home)
                 (self.home / _MARK).touch(mode=0o600)
+            self._require_made_here()
             lock = FileLock(self.home / "demo.lock")
         with closing(lock):
             if not lock.try_exclusive():
@@ -55,13 +64,19 @@ class DemoFolder:
                     "with --home"
                 )
             self.was_killed = (self.home / "demo.json").exists()
-            with folders.checked(self.home):
-                self.withdraw()
-                if fresh:
-                    self._wipe()
-                folders.make(self.logs)
             yield
+
+    @contextmanager
+    def begun(self, *, fresh: bool = False) -> Iterator[None]:
+        """Ready for the processes; `fresh`: emptied before. Nothing says that the demo is ready,
+        before and after."""
+        with folders.checked(self.home):
             self.withdraw()
+            if fresh:
+                self._wipe()
+            folders.make(self.logs)
+        yield
+        self.withdraw()
 
     def publish(self, facts: Mapping[str, Any]) -> None:
         """Says that the demo is ready, where, and with which processes."""
@@ -96,12 +111,14 @@ class DemoFolder:
         with folders.checked(self.home):
             folders.write_whole(self.home / name, text, mode=0o600, group=-1)
 
-    def _wipe(self) -> None:
+    def _require_made_here(self) -> None:
         if not (self.home / _MARK).exists():
             raise HomeUnusable(
-                f"{self.home} was not made by the demo, so --fresh leaves it alone; empty it "
-                "yourself, or choose another folder with --home"
+                f"{self.home} is not empty and was not made by the demo, which leaves it alone; "
+                "choose another folder with --home"
             )
+
+    def _wipe(self) -> None:
         if (self.home / "postgres").exists():
             self._stop_database()
         for name in _OURS:

@@ -6,8 +6,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import socket
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, closing
+from contextlib import ExitStack, asynccontextmanager, closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -50,15 +51,21 @@ async def stay(parts: Parts, asked: Asked) -> bool:
             "--fresh wipes a folder; empty the database at --database-url yourself"
         )
     folder = DemoFolder(asked.home)
-    with folder.entered(fresh=asked.fresh), Stopping() as stopping:
+    if folder.is_new:
+        _find_ports_free(parts, asked)  # before anything is made
+    with folder.held(), Stopping() as stopping:
         port = await _free_port(parts, asked, 10.0 if folder.was_killed else 0.0)
-        demo = Demo(asked, port, folder)
-        stopping.when_hurried(demo.hurry)
-        told = Told(folder.home, asked.database_url, (APP,), makes=True)
-        async with demo.simulating(), parts.open(told) as opened:
-            demo.tokens = await stage(opened.engine, folder)
-            async with demo.running(stopping):
-                return await _show_and_wait(demo, asked, stopping)
+        with folder.begun(fresh=asked.fresh):
+            return await _run(parts, asked, Demo(asked, port, folder), stopping)
+
+
+async def _run(parts: Parts, asked: Asked, demo: Demo, stopping: Stopping) -> bool:
+    stopping.when_hurried(demo.hurry)
+    told = Told(demo.folder.home, asked.database_url, (APP,), makes=True)
+    async with demo.simulating(), parts.open(told) as opened:
+        demo.tokens = await stage(opened.engine, demo.folder)
+        async with demo.running(stopping):
+            return await _show_and_wait(demo, asked, stopping)
 
 
 async def _free_port(parts: Parts, asked: Asked, patience: float) -> int:
@@ -66,13 +73,32 @@ async def _free_port(parts: Parts, asked: Asked, patience: float) -> int:
     until = asyncio.get_running_loop().time() + patience
     while True:
         try:
-            with closing(parts.listen(asked.host, asked.port)) as listener:
-                port: int = listener.getsockname()[1]
-                return port
+            return _find_ports_free(parts, asked)
         except SettingInvalid:
             if asyncio.get_running_loop().time() >= until:
                 raise
         await asyncio.sleep(0.1)
+
+
+def _find_ports_free(parts: Parts, asked: Asked) -> int:
+    """The port to serve on. Raises `SettingInvalid` unless it, and that of the simulator, can be
+    taken now."""
+    with ExitStack() as taken:
+        if asked.simulator_port:
+            taken.enter_context(closing(_take_simulator_port(parts, asked.simulator_port)))
+        listener = taken.enter_context(closing(parts.listen(asked.host, asked.port)))
+        port: int = listener.getsockname()[1]
+        return port
+
+
+def _take_simulator_port(parts: Parts, port: int) -> socket.socket:
+    try:
+        return parts.listen("127.0.0.1", port)
+    except SettingInvalid as error:
+        raise SettingInvalid(
+            f"port {port} on 127.0.0.1 is not free for the simulator; choose another with "
+            "--simulator-port or EARNEST_SIMULATOR_PORT"
+        ) from error
 
 
 class Demo:
