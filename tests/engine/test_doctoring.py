@@ -286,18 +286,24 @@ def test_sizes_are_read_easily() -> None:
 async def test_a_pooler_that_gives_each_transaction_another_session_is_told(
     database_url: str, tmp_path: Path, mode: str, sessions: str, word: str
 ) -> None:
-    with pooled(database_url, tmp_path, mode=mode) as url:
-        async with Database(url, size=2, patience=5) as database:
-            lost = await server_checks.pooling(Patient(Engine(database)))
-            assert lost.level == "bad"
-            assert "the settings of a connection do not arrive" in lost.detail
-        async with (
-            settings_kept(database_url),
-            Database(url, size=2, patience=5) as database,
-        ):
-            patient = Patient(Engine(database))
-            assert (await server_checks.pooling(patient)).level == sessions
-            assert (await server_checks.notifying(patient)).level == word
+    async with patient_behind(database_url, tmp_path, mode) as patient:
+        lost = await server_checks.pooling(patient)
+    assert lost.level == "bad"
+    assert "the settings of a connection do not arrive" in lost.detail
+    async with (
+        settings_kept(database_url),
+        patient_behind(database_url, tmp_path, mode) as patient,
+    ):
+        assert (await server_checks.pooling(patient)).level == sessions
+        assert (await server_checks.notifying(patient)).level == word
+
+
+@asynccontextmanager
+async def patient_behind(url: str, folder: Path, mode: str) -> AsyncIterator[Patient]:
+    """The database behind a pooler that was just started."""
+    with pooled(url, folder, mode=mode) as pooled_url:
+        async with Database(pooled_url, size=2, patience=5) as database:
+            yield Patient(Engine(database))
 
 
 @asynccontextmanager
@@ -307,10 +313,6 @@ async def settings_kept(url: str) -> AsyncIterator[None]:
     name = await connection.fetchval("SELECT current_database()")
     try:
         await connection.execute(f"ALTER DATABASE {name} SET enable_seqscan = off")
-        await connection.execute(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
-            " WHERE datname = current_database() AND pid <> pg_backend_pid()"
-        )
         yield
     finally:
         await connection.execute(f"ALTER DATABASE {name} RESET enable_seqscan")
