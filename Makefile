@@ -14,8 +14,8 @@ help: ## list the targets
 setup: ## make .venv and install Earnest with its test tools (PYTHON=python3.13 to choose one)
 	@scripts/setup $(PYTHON)
 
-demo: setup ## serve with sample data, the simulator and a worker; prints the address (ARGS="--port 9000")
-	@$(BIN)/earnest demo $(ARGS)
+demo: setup ## tell the story of two refunds, and stay up for more (ARGS="--port 9000")
+	@$(BIN)/earnest demo --tour --stay $(ARGS)
 
 test: setup ## run the tests, all but the slow ones (ARGS="-k lease")
 	@scripts/system-packages

@@ -367,6 +367,19 @@ def test_a_folder_of_others_is_left_alone(home: Path, words: tuple[str, ...]) ->
 # ---- the tour ----------------------------------------------------------------------------------
 
 
+def test_the_story_of_make_demo_is_told_without_a_terminal_too_and_the_demo_stays(
+    home: Path,
+) -> None:
+    makefile = (Path(__file__).parents[2] / "Makefile").read_text("utf-8")
+    words = re.findall(r"(?m)^\t@\$\(BIN\)/earnest demo (.+) \$\(ARGS\)$", makefile)[0].split()
+    with demo_on(home, *words) as started:
+        assert "kill -9" in started.wait_for_line("the worker is dead")
+        assert "\x1b" not in started.wait_for_line("each was paid once.")
+        started.wait_for_line("Ctrl-C stops it all")
+        assert httpx2.get(f"{started.read()['url']}/readyz").status_code == 200
+        assert started.end() == 0
+
+
 def test_the_tour_kills_a_worker_and_every_refund_is_paid_once(home: Path) -> None:
     done = earnest("demo", "--home", str(home), "--port", "0", "--tour")
     assert done.returncode == 0, done.stderr

@@ -47,13 +47,21 @@ ShowTour = Annotated[
         show_default=False,
     ),
 ]
+Stay = Annotated[
+    bool | None,
+    typer.Option(
+        "--stay/--no-stay",
+        help="Keep running until it is stopped. It does, unless --tour is given.",
+        show_default=False,
+    ),
+]
 
 
 def add_to(program: typer.Typer) -> None:
     program.command("demo")(demo)
 
 
-def demo(
+def demo(  # noqa: PLR0913, PLR0917 - a command's parameters are its options
     context: typer.Context,
     home: DemoHome = None,
     host: Host = "127.0.0.1",
@@ -62,12 +70,13 @@ def demo(
     fresh: Fresh = False,
     restart: Restart = True,
     tour: ShowTour = None,
+    stay: Stay = None,
     database_url: DatabaseUrl = None,
     log: Log = LogFormat.TEXT,
 ) -> None:
     """Serve with sample data, the simulator and a worker; DIR/demo.json says where and with which
     tokens, once all is ready. Server, worker and simulator may be killed; they come again."""
-    from earnest.apps.demo.staying import Asked, stay
+    from earnest.apps.demo.staying import Asked, run
     from earnest.store.home import default_home
 
     parts: Parts = context.obj
@@ -80,7 +89,7 @@ def demo(
         fresh=fresh,
         restarts=restart,
         shows=sys.stdout.isatty() if tour is None else tour,
-        stays=tour is not True,
+        stays=tour is not True if stay is None else stay,
         log=log,
     )
-    raise typer.Exit(ExitCode.OK if run_in_loop(stay(parts, asked)) else ExitCode.FAILED)
+    raise typer.Exit(ExitCode.OK if run_in_loop(run(parts, asked)) else ExitCode.FAILED)

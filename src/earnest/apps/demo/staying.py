@@ -43,7 +43,7 @@ class Asked:
     log: logs.LogFormat
 
 
-async def stay(parts: Parts, asked: Asked) -> bool:
+async def run(parts: Parts, asked: Asked) -> bool:
     """Runs the demo until it is stopped, or until the tour is over. False: the tour failed."""
     logs.configure(asked.log, level=logging.WARNING)
     if asked.fresh and asked.database_url:
@@ -56,10 +56,10 @@ async def stay(parts: Parts, asked: Asked) -> bool:
     with folder.held(), Stopping() as stopping:
         port = await _free_port(parts, asked, 10.0 if folder.was_killed else 0.0)
         with folder.begun(fresh=asked.fresh):
-            return await _run(parts, asked, Demo(asked, port, folder), stopping)
+            return await _run_on(parts, asked, Demo(asked, port, folder), stopping)
 
 
-async def _run(parts: Parts, asked: Asked, demo: Demo, stopping: Stopping) -> bool:
+async def _run_on(parts: Parts, asked: Asked, demo: Demo, stopping: Stopping) -> bool:
     stopping.when_hurried(demo.hurry)
     told = Told(demo.folder.home, asked.database_url, (APP,), makes=True)
     async with demo.simulating(), parts.open(told) as opened:
