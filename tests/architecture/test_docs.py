@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 
 from earnest.domain import operation, run
@@ -50,3 +51,17 @@ def test_every_promise_that_is_kept_is_named_by_a_test() -> None:
     missing = [promise for promise in kept if not re.search(rf"\b{promise}\b", tests)]
     assert len(kept) >= 15
     assert not missing
+
+
+def test_the_pythons_that_are_named_are_the_same_everywhere() -> None:
+    """What is installed on, what is said, and what setup takes: nothing that was not tried."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    listed = re.findall(r":: (3\.\d+)", "\n".join(project["classifiers"]))
+    minors = [int(one.partition(".")[2]) for one in listed]
+    assert minors == list(range(minors[0], minors[-1] + 1))
+    assert project["requires-python"] == f">=3.{minors[0]},<3.{minors[-1] + 1}"
+    for file in ("README.md", "CONTRIBUTING.md", "scripts/setup"):
+        text = (ROOT / file).read_text("utf-8")
+        assert f"{', '.join(listed[:-1])} or {listed[-1]}" in text, file
+    taken = re.findall(r"(3\.\d+)\.\*", (ROOT / "scripts/setup").read_text("utf-8"))
+    assert taken == listed
