@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from itertools import accumulate
 from typing import Any
 
 from earnest.domain.event import Event
@@ -38,25 +39,45 @@ class Written:
 
 
 async def write(tx: Tx, facts: Sequence[Fact], lease: timedelta) -> list[Written | None]:
-    """Stores facts of any runs in one statement, in order. `None`: that one was fenced out."""
+    """Stores facts of any runs in one statement, in order. `None`: that one was fenced out. An
+    attempt that lost its run may write beside the one that has it now; only the newest is heard."""
+    of_runs = _by_run(facts)
+    heads = [facts[places[0]] for places in of_runs.values()]
+    counts = [len(places) for places in of_runs.values()]
+    in_order = [facts[place] for places in of_runs.values() for place in places]
     rows = await tx.fetch(
         sql("write_facts"),
-        [fact.scope_id for fact in facts],
-        [fact.run_id for fact in facts],
-        [fact.fence for fact in facts],
-        [fact.owner_token for fact in facts],
-        [fact.type for fact in facts],
-        [fact.payload for fact in facts],
-        [fact.name for fact in facts],
-        [fact.kind for fact in facts],
-        [fact.digest for fact in facts],
-        [fact.result for fact in facts],
+        [head.scope_id for head in heads],
+        [head.run_id for head in heads],
+        [head.fence for head in heads],
+        [head.owner_token for head in heads],
+        list(accumulate(counts[:-1], initial=1)),
+        counts,
+        [fact.type for fact in in_order],
+        [fact.payload for fact in in_order],
+        [fact.name for fact in in_order],
+        [fact.kind for fact in in_order],
+        [fact.digest for fact in in_order],
+        [fact.result for fact in in_order],
         lease,
     )
     written: list[Written | None] = [None] * len(facts)
     for row in rows:
-        written[row["place"] - 1] = Written(row["cancel_requested"])
+        for place in of_runs[row["scope_id"], row["run_id"]]:
+            written[place] = Written(row["cancel_requested"])
     return written
+
+
+def _by_run(facts: Sequence[Fact]) -> dict[tuple[str, uuid.UUID], list[int]]:
+    """The places of each run's facts, of those with its newest fence."""
+    places: dict[tuple[str, uuid.UUID], list[int]] = {}
+    for place, fact in enumerate(facts):
+        own = places.setdefault((fact.scope_id, fact.run_id), [])
+        if own and facts[own[0]].fence < fact.fence:
+            own.clear()
+        if not own or facts[own[0]].fence == fact.fence:
+            own.append(place)
+    return places
 
 
 async def put_timer(

@@ -1,44 +1,42 @@
 -- What an owner writes while it works: steps, emitted events, progress, signals it reads.
 
 -- name: write_facts
--- $1 scopes, $2 runs, $3 fences, $4 owner tokens, $5 event types, $6 payloads, $7 step names (null:
--- only an event), $8 step kinds, $9 digests, $10 results, $11 lease. Several facts of one run may
--- come together: each gets its own number. An attempt that lost the run may write beside the one
--- that has it now; only the newest is looked at. Facts missing from the answer were fenced out.
-WITH item AS (
-    SELECT *, row_number() OVER (PARTITION BY scope_id, run_id, fence ORDER BY place) AS number,
-           count(*) OVER (PARTITION BY scope_id, run_id, fence) AS together
-    FROM unnest($1::text[], $2::uuid[], $3::int[], $4::uuid[], $5::text[], $6::jsonb[], $7::text[],
-                $8::text[], $9::bytea[], $10::jsonb[]) WITH ORDINALITY
-        AS i (scope_id, run_id, fence, owner_token, type, payload, name, kind, digest, result, place)
-), run_item AS (
-    SELECT DISTINCT ON (scope_id, run_id) scope_id, run_id, fence, owner_token, together FROM item
-    ORDER BY scope_id, run_id, fence DESC
-), locked AS MATERIALIZED (
-    SELECT e.scope_id, e.run_id, e.status, e.lease_until, i.together,
+-- One entry a run: $1 scopes, $2 runs, $3 fences, $4 owner tokens, $5 the place of its first fact,
+-- $6 how many it has. One entry a fact, those of a run beside each other: $7 event types,
+-- $8 payloads, $9 step names (null: only an event), $10 step kinds, $11 digests, $12 results.
+-- $13 lease. Runs missing from the answer were fenced out. The facts are taken out of their arrays
+-- by place: a join with them would be a nested loop over all of them for each.
+WITH locked AS MATERIALIZED (
+    SELECT e.scope_id, e.run_id, e.status, e.lease_until, i.first, i.together,
            e.fence = i.fence AND e.owner_token = i.owner_token AS owned
-    FROM run_item i JOIN execution e USING (scope_id, run_id)
+    FROM unnest($1::text[], $2::uuid[], $3::int[], $4::uuid[], $5::int[], $6::int[])
+        AS i (scope_id, run_id, fence, owner_token, first, together)
+    JOIN execution e USING (scope_id, run_id)
     ORDER BY e.scope_id, e.run_id
     FOR NO KEY UPDATE OF e
 ), owned AS (
     UPDATE execution e
-    SET last_seq = e.last_seq + l.together, lease_until = clock() + $11::interval
+    SET last_seq = e.last_seq + l.together, lease_until = clock() + $13::interval
     FROM locked l
     WHERE e.scope_id = l.scope_id AND e.run_id = l.run_id
       AND l.owned AND l.status = 'running' AND l.lease_until > clock()
-    RETURNING e.scope_id, e.run_id, e.fence, e.last_seq - l.together AS seq_before,
-              e.cancel_requested
+    RETURNING e.scope_id, e.run_id, e.fence, e.last_seq - l.together AS seq_before, l.first,
+              l.together, e.cancel_requested
+), fact AS MATERIALIZED (
+    SELECT o.scope_id, o.run_id, o.fence, o.seq_before + place - o.first + 1 AS seq,
+           ($7::text[])[place] AS type, ($8::jsonb[])[place] AS payload,
+           ($9::text[])[place] AS name, ($10::text[])[place] AS kind,
+           ($11::bytea[])[place] AS digest, ($12::jsonb[])[place] AS result
+    FROM owned o CROSS JOIN LATERAL generate_series(o.first, o.first + o.together - 1) AS place
 ), kept AS (
     INSERT INTO step (scope_id, run_id, name, kind, digest, result, fence, created_at)
-    SELECT i.scope_id, i.run_id, i.name, i.kind, i.digest, i.result, fence, clock()
-    FROM item i JOIN owned o USING (scope_id, run_id, fence)
-    WHERE i.name IS NOT NULL
+    SELECT scope_id, run_id, name, kind, digest, result, fence, clock()
+    FROM fact WHERE name IS NOT NULL
 ), told AS (
     INSERT INTO event (scope_id, run_id, seq, type, payload, created_at)
-    SELECT i.scope_id, i.run_id, o.seq_before + i.number, i.type, i.payload, clock()
-    FROM item i JOIN owned o USING (scope_id, run_id, fence)
+    SELECT scope_id, run_id, seq, type, payload, clock() FROM fact
 )
-SELECT i.place::int, o.cancel_requested FROM item i JOIN owned o USING (scope_id, run_id, fence);
+SELECT scope_id, run_id, cancel_requested FROM owned;
 
 -- name: append_events
 -- $1 scope, $2 run, $3 the last number before these, $4 types, $5 payloads.
