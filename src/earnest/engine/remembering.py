@@ -144,6 +144,7 @@ class Rememberer:
         return written
 
 
+_SCALARS = frozenset({str, int, bool, type(None)})
 _ANYTHING: TypeAdapter[Any] = TypeAdapter(Any)
 
 _Mark = tuple[str, uuid.UUID, int, str | None]
@@ -167,5 +168,7 @@ def digest_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
     """What a step was called with. Things that are no data (a client, a session) count as their
     type, so that they may be passed along."""
     called = (args, kwargs)
+    if all(type(value) in _SCALARS for value in (*args, *kwargs.values())):
+        return canonical.digest(canonical.encode(called))  # as below, without the way around
     plain = to_jsonable_python(called, fallback=lambda thing: f"<{type(thing).__name__}>")
     return canonical.digest(canonical.encode(in_order(plain, _ANYTHING.dump_python(called))))
