@@ -9,7 +9,13 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    contextmanager,
+    nullcontext,
+)
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
@@ -20,11 +26,12 @@ import asyncpg
 
 from earnest.domain.errors import DatabaseUnavailable, HomeUnusable, SettingInvalid
 from earnest.doors.cli.parts import Told
-from earnest.engine import announcing, binding, operating
+from earnest.engine import announcing, binding, instances, operating
 from earnest.engine.app import App
 from earnest.engine.blocking import Blocking
 from earnest.engine.doorbells import Doorbells
 from earnest.engine.engine import Engine
+from earnest.engine.instances import Serves
 from earnest.engine.loading import load_app
 from earnest.engine.logs import get_logger
 from earnest.engine.minding import Minder
@@ -282,11 +289,20 @@ async def _assembled(
         await assembly.engine.bells.start()
         beside = asyncio.create_task(_work(assembly) if worker else _mind(assembly))
         try:
-            yield assembly
+            async with nullcontext() if worker else _known(assembly.engine):
+                yield assembly
+                await operating.finish_calls()
         finally:
             beside.cancel()
             await asyncio.gather(beside, return_exceptions=True)
             await assembly.engine.bells.stop()
+
+
+def _known(engine: Engine) -> AbstractAsyncContextManager[None]:
+    """It takes up no runs; doubts of its effects it asks about."""
+    return instances.known(
+        engine.instance, engine.database, Serves(effects=tuple(engine.effect_kinds()))
+    )
 
 
 async def _mind(assembly: Assembly) -> None:

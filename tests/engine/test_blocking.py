@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -180,6 +181,13 @@ assert instance != str(shop._opened.bound.engine.instance.instance_id)
 assert refund(shop, "after")
 """
 
+SENDING = """
+import sys, earnest
+from tests.engine.test_blocking import QueryableRefund, bank_app, refund
+
+refund(earnest.blocking(bank_app(sys.argv[1])), effect=QueryableRefund)
+"""
+
 LEFT_OPEN = """
 import earnest
 from tests.engine.test_blocking import bank_app
@@ -207,6 +215,27 @@ def test_a_forked_process_opens_it_for_itself_and_leaves_the_others_alone(
     """P2, P7: as the children of Celery and of a web server that loads the app before it forks."""
     run_script(FORKED, earnest_simulator.url)
     assert len(earnest_simulator.truth("bank")) == 3
+
+
+def test_what_a_killed_program_was_sending_is_doubted_at_once_by_the_next_caller(
+    shop: Blocking, earnest_simulator: Simulator
+) -> None:
+    """P3: not when the call's time is over; the operating system knows that its process is gone."""
+    earnest_simulator.put_fault("bank", "slow", delay_ms=5_000)
+    sender = subprocess.Popen(
+        [sys.executable, "-c", SENDING, earnest_simulator.url], cwd=Path(__file__).parents[2]
+    )
+    while earnest_simulator.faults():
+        assert sender.poll() is None
+    sender.kill()
+    sender.wait()
+    began = time.monotonic()
+    with pytest.raises(earnest.InDoubt):
+        refund(shop, effect=QueryableRefund)
+    assert time.monotonic() - began < 9, "the call itself may take ten seconds"
+    earnest_simulator.wait_for_truth(1, "bank")
+    refund(shop, effect=QueryableRefund)
+    assert len(earnest_simulator.truth("bank")) == 1
 
 
 def test_a_script_that_does_not_close_it_ends_and_stops_the_embedded_server(

@@ -125,6 +125,13 @@ async def test_the_backlog_counts_ones_own_runs_and_not_those_of_others(
     )
 
 
+async def test_a_program_that_only_calls_is_no_worker(make_bench: MakeBench) -> None:
+    bench = make_bench(work(nothing))
+    run_id = await bench.submit("work")
+    async with living(bench, lanes=(), kinds=(), effects=("bank.refund",), slots=0):
+        assert await codes(bench, run_id) == ["no_worker"]
+
+
 async def test_workers_whose_places_are_all_taken_are_told(make_bench: MakeBench) -> None:
     bench = make_bench(work(nothing))
     running = await bench.submit("work")

@@ -1,6 +1,7 @@
 """Instances: the processes that hold leases, and how others tell that one has ended.
 
-Each instance keeps a session lock on the database for as long as its keeper's connection lives.
+Each instance keeps a session lock on the database for as long as a connection of it lives: that of
+a worker's keeper, or that of `known` in a program that only calls.
 A lock that stays free for some seconds, on a server that has itself been up for a while, means
 that the process is gone or cut off; its runs are taken over without waiting for their leases. That
 is safe because of the fences; it is not a proof that it sends nothing any more. The proof, where
@@ -9,18 +10,29 @@ one is needed, is of the operating system: same machine, and no such process.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import hashlib
 import os
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 
+import asyncpg
+
+from earnest.domain.errors import EarnestError
 from earnest.domain.ids import new_id
-from earnest.store.database import Database, Tx
+from earnest.engine.logs import get_logger
+from earnest.store.database import LOST, Database, Tx
 from earnest.store.statements import sql
+
+log = get_logger("earnest.instances")
+
+_ENTER_AGAIN = 0.5
+_FIRST_ENTRY = 10.0
 
 
 def _read(path: str) -> str:
@@ -92,6 +104,50 @@ class Instance:
             await tx.execute(sql("leave_instance"), self.instance_id)
 
         await database.promise("leave", work, patience=2)
+
+
+@contextlib.asynccontextmanager
+async def known(instance: Instance, database: Database, serves: Serves) -> AsyncIterator[None]:
+    """Meanwhile the database knows this process and that it lives, so that a call that it leaves
+    behind is doubted at once, by whoever asks for the same, and not when its time is over. For a
+    program without a worker, which has no keeper."""
+    entered = asyncio.Event()
+    staying = asyncio.create_task(_stay(instance, database, serves, entered))
+    try:
+        with contextlib.suppress(TimeoutError):  # it goes on trying; calls are safe without it
+            async with asyncio.timeout(_FIRST_ENTRY):
+                await entered.wait()
+        yield
+    finally:
+        staying.cancel()
+        await asyncio.gather(staying, return_exceptions=True)
+        with contextlib.suppress(EarnestError, *LOST):
+            await instance.leave(database)
+
+
+async def _stay(
+    instance: Instance, database: Database, serves: Serves, entered: asyncio.Event
+) -> None:
+    while True:
+        try:
+            await _stay_connected(instance, database, serves, entered)
+        except (*LOST, asyncpg.PostgresError) as error:
+            log.debug("instance.disconnected", error=str(error))
+        await asyncio.sleep(_ENTER_AGAIN)
+
+
+async def _stay_connected(
+    instance: Instance, database: Database, serves: Serves, entered: asyncio.Event
+) -> None:
+    connection = await database.connect(application_name="earnest instance")
+    gone = asyncio.Event()
+    try:
+        connection.add_termination_listener(lambda _: gone.set())
+        if await instance.enter(connection, serves):
+            entered.set()
+            await gone.wait()
+    finally:
+        connection.terminate()
 
 
 async def bury(dead: Sequence[uuid.UUID], tx: Tx) -> None:

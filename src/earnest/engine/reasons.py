@@ -110,7 +110,7 @@ def _unserved(scene: Scene) -> Iterator[Reason]:
     lane, kind = scene.row["lane"], scene.row["kind"]
     if scene.serving:
         return
-    if not scene.living:
+    if not any(one.slots for one in scene.living):
         yield _no_worker("no worker lives; nobody takes up work")
     elif not any(lane in one.lanes for one in scene.living):
         yield Reason(

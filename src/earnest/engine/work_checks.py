@@ -13,8 +13,8 @@ _START_WORKER = "start a worker that has its app: earnest worker --app MODULE:AT
 
 
 async def workers(patient: Patient) -> Finding:
-    """Processes that live, and those that ended without a word."""
-    known = await patient.workers()
+    """Processes that take up runs: those that live, and those that ended without a word."""
+    known = [one for one in await patient.workers() if one.slots]
     living = [one for one in known if one.lives]
     gone = len(known) - len(living)
     held, slots = sum(one.held for one in living), sum(one.slots for one in living)
