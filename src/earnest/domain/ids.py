@@ -19,6 +19,13 @@ from earnest.domain.errors import NotFound
 
 Prefix = Literal["run", "att", "op", "find", "inst"]
 
+_NOUNS: dict[Prefix, str] = {
+    "run": "run",
+    "att": "attempt",
+    "op": "operation",
+    "find": "finding",
+    "inst": "instance",
+}
 _OPERATION_ALONE = uuid.UUID("0b6f3d1e-6c35-5c3a-9a53-8f8f5e1c2d10")
 
 
@@ -71,5 +78,5 @@ def read(prefix: Prefix, text: str) -> uuid.UUID:
         if parsed.prefix == prefix:
             return uuid.UUID(str(parsed.uuid))
     except Exception as error:
-        raise NotFound(f"no such {prefix}: {text[:80]!r}") from error
-    raise NotFound(f"no such {prefix}: {text[:80]!r}")
+        raise NotFound(f"no such {_NOUNS[prefix]}: {text[:80]!r}") from error
+    raise NotFound(f"no such {_NOUNS[prefix]}: {text[:80]!r}")

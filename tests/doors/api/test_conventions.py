@@ -136,6 +136,14 @@ async def test_a_nul_anywhere_in_the_body_is_refused(outside: Outside) -> None:
         assert "NUL" in await _refused(outside, 400, "invalid_request", json.dumps(body))
 
 
+async def test_half_of_a_surrogate_pair_in_a_body_is_refused_as_what_it_is(
+    outside: Outside,
+) -> None:
+    body = '{"kind":"shop.echo","input":{"deep":["\\ud800"]}}'
+    detail = await _refused(outside, 400, "invalid_request", body)
+    assert "half of a surrogate pair at $.input.deep[0] is no character" in detail
+
+
 async def test_a_body_nested_too_deeply_is_refused_and_brackets_in_strings_do_not_count(
     outside: Outside,
 ) -> None:

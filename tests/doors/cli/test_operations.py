@@ -76,7 +76,7 @@ def test_a_verdict_that_cannot_be_is_refused(here: Program) -> None:
 
 def test_an_operation_that_is_not_there_is_not_found(here: Program) -> None:
     for words in (("show", "op_nothing"), ("lookup", "run_01h455vb4pex5vsknk084sn02q")):
-        assert here.refused(1, "operations", *words).startswith("no such op")
+        assert here.refused(1, "operations", *words).startswith("no such operation: ")
 
 
 def test_a_token_opens_the_api_until_it_is_revoked(here: Program) -> None:

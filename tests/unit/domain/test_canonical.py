@@ -56,6 +56,8 @@ def test_different_values_have_different_digests() -> None:
         (["a", "\x00"], "$[1]"),
         ({"a": {"b": "\x00"}}, "$.a.b"),
         ({"\x00": 1}, "a key"),
+        ({"a": ["\ud800"]}, "half of a surrogate pair at $.a[0]"),
+        ({"\udfff": 1}, "half of a surrogate pair at $ (a key)"),
         (math.nan, "$"),
         ({"a": [1, math.inf]}, "$.a[1]"),
         ((1, -math.inf), "$[1]"),
@@ -66,6 +68,24 @@ def test_what_the_database_cannot_keep_is_refused_and_told_where(value: Any, pla
     with pytest.raises(canonical.NotJson) as refusal:
         canonical.encode(value)
     assert place in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b'{"a":{"b":"\\ud800"}}',
+        b'{"a":{"b":"\\uDC00 and more"}}',
+        '{"a":{"b":"\\ud800\\u0041 and more"}}',
+    ],
+)
+def test_half_of_a_surrogate_pair_is_called_that(data: bytes | str) -> None:
+    with pytest.raises(canonical.NotJson, match=r"half of a surrogate pair at \$\.a\.b is no"):
+        canonical.decode(data)
+
+
+def test_text_that_ends_too_early_is_called_that_also_with_escapes_in_it() -> None:
+    with pytest.raises(canonical.NotJson, match="truncated"):
+        canonical.decode(b'{"a":"\\ud83d\\ude00')
 
 
 @pytest.mark.parametrize(

@@ -119,6 +119,14 @@ def test_no_text_breaks_the_reader(text: str) -> None:
     assert ids.show("run", value) == text
 
 
+@pytest.mark.parametrize(
+    ("prefix", "noun"), [("run", "run"), ("op", "operation"), ("att", "attempt")]
+)
+def test_what_is_not_there_is_called_by_its_noun(prefix: ids.Prefix, noun: str) -> None:
+    with pytest.raises(NotFound, match=f"^no such {noun}: 'x'$"):
+        ids.read(prefix, "x")
+
+
 def test_a_long_text_is_shown_by_its_beginning() -> None:
     with pytest.raises(NotFound) as refusal:
         ids.read("run", "x" * 10_000)
