@@ -87,8 +87,9 @@ class EmbeddedPostgres:
 
     @property
     def is_new(self) -> bool:
-        """Whether the home has no database yet."""
+        """Whether the home has no database yet. Raises `HomeUnusable` where it could have none."""
         with folders.checked(self._folder.home):
+            folders.require_folder(self._folder.home)
             return self._folder.is_new
 
     def start(self) -> Started:

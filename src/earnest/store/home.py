@@ -63,6 +63,15 @@ def make(folder: Path) -> None:
         (folder / MADE_HERE).touch(mode=0o600)
 
 
+def require_folder(folder: Path) -> None:
+    """Refuse a place where something else stands, at its end or on the way; missing is fine."""
+    for place in (folder, *folder.parents):
+        if place.exists():
+            if not place.is_dir():
+                raise HomeUnusable(f"{place} is not a folder; {OTHERWISE}")
+            return
+
+
 def let_through(folder: Path, group: int) -> None:
     """As root: let `group` pass through `folder` and its parents, as far as Earnest made them."""
     for place in (folder, *folder.parents):

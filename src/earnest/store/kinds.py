@@ -56,6 +56,11 @@ async def announce(tx: Tx, kinds: Sequence[Terms]) -> list[str]:
     return sorted(row["name"] for row in rows)
 
 
+async def announced(database: Database) -> list[str]:
+    """The names that any process ever announced, in their order."""
+    return [row["name"] for row in await database.fetch("announced_kinds")]
+
+
 async def unchecked_request(
     tx: Tx, scope_id: str, run_id: uuid.UUID, compared: bytes
 ) -> UncheckedRequest | None:

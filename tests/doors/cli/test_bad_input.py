@@ -21,6 +21,27 @@ def test_an_unknown_kind_is_refused_with_those_that_are_known(here: Program) -> 
     assert nothing_was_stored(here)
 
 
+def test_a_kind_of_an_app_that_was_not_named_is_said_with_what_to_name(here: Program) -> None:
+    with here.started("worker"):
+        pass
+    nothing_named = here.on(EARNEST_APP="")
+    line = nothing_named.refused(1, "runs", "submit", "demo.echo", "{}")
+    assert line == (
+        "the run kind 'demo.echo' is of an app that was not named; name it with --app "
+        "MODULE:ATTRIBUTE or EARNEST_APP"
+    )
+    line = nothing_named.refused(1, "runs", "submit", "demo.ehco", "{}")
+    assert line.startswith(
+        "no run kind 'demo.ehco' is known, and no app was named with --app or EARNEST_APP; "
+        "announced in this database are: demo.children, demo.echo, "
+    )
+
+
+def test_where_no_kind_was_ever_announced_an_app_is_asked_for(here: Program) -> None:
+    line = here.on(EARNEST_APP="").refused(1, "runs", "submit", "demo.echo", "{}")
+    assert line.endswith("named with --app or EARNEST_APP; announced in this database are: none")
+
+
 def test_an_input_of_the_wrong_shape_is_refused_with_the_place(here: Program) -> None:
     line = here.outside.refused(1, "runs", "submit", "demo.echo", '{"massage": "hello"}')
     assert line == "the input does not fit demo.echo: message: Field required"
@@ -126,6 +147,15 @@ def test_a_home_that_cannot_be_written_is_refused(program: Program, command: str
     )
     assert "/proc/earnest" in line
     assert "choose another home" in line
+
+
+@pytest.mark.parametrize("command", ["runs list", "migrate --check", "demo --port 0"])
+def test_a_home_in_the_place_of_a_file_is_called_that(program: Program, command: str) -> None:
+    file = program.folder / "file"
+    file.touch()
+    for home in (file, file / "below"):
+        line = program.refused(3, *command.split(), "--home", str(home))
+        assert line.startswith(f"{file} is not a folder; choose another home")
 
 
 def test_reading_a_home_without_a_database_makes_none(program: Program) -> None:

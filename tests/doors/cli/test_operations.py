@@ -60,7 +60,6 @@ def test_a_bank_that_answers_no_questions_is_not_asked(here: Program, simulator:
 VERDICTS = {
     "outcome is `submitted`": ("--outcome", "maybe", "--evidence", "e"),
     "evidence is needed": ("--outcome", "released", "--evidence", " "),
-    "a receipt belongs to `submitted`": ("--outcome", "submitted", "--evidence", "e"),
     "contradicts 'released'": ("--outcome", "released", "--evidence", "e"),
 }
 
@@ -72,6 +71,15 @@ def test_a_verdict_that_cannot_be_is_refused(here: Program) -> None:
     [done] = here.good("operations", "list", "--json").json["items"]
     for told, verdict in VERDICTS.items():
         assert told in here.refused(1, "operations", "resolve", done["id"], *verdict)
+
+
+def test_a_receipt_belongs_to_what_happened_and_only_to_it(here: Program) -> None:
+    resolve = ("operations", "resolve", "op_01h455vb4pex5vsknk084sn02q", "--evidence", "e")
+    for words in (("submitted",), ("submitted", "--receipt", "null")):
+        line = here.refused(2, *resolve, "--outcome", *words)
+        assert "`--outcome submitted` needs the provider's receipt: --receipt '{…}'" in line
+    line = here.refused(2, *resolve, "--outcome", "released", "--receipt", '{"id": "a"}')
+    assert "leave --receipt out" in line
 
 
 def test_an_operation_that_is_not_there_is_not_found(here: Program) -> None:

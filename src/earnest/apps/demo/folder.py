@@ -43,6 +43,7 @@ class DemoFolder:
     def is_new(self) -> bool:
         """Whether it is not there yet, or holds nothing. Raises `HomeUnusable`."""
         with folders.checked(self.home):
+            folders.require_folder(self.home)
             if not self.home.exists():
                 return True
             return not [one for one in self.home.iterdir() if one.name != folders.MADE_HERE]

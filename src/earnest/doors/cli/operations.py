@@ -117,6 +117,7 @@ def resolve(  # noqa: PLR0913, PLR0917 - a command's parameters are its options
 ) -> None:
     """Settle an operation in doubt by evidence. Its run goes on."""
     value = None if receipt is None else read_json(receipt, "--receipt")
+    _require_fit(outcome, value)
 
     async def act(desk: Desk) -> None:
         from earnest.engine import reconciling
@@ -136,6 +137,17 @@ def resolve(  # noqa: PLR0913, PLR0917 - a command's parameters are its options
 
 
 # ---- what the commands do ----------------------------------------------------------------------
+
+
+def _require_fit(outcome: str, receipt: object) -> None:
+    if outcome == OperationState.SUBMITTED and receipt is None:
+        raise typer.BadParameter(
+            "`--outcome submitted` needs the provider's receipt: --receipt '{…}', or @FILE"
+        )
+    if outcome == OperationState.RELEASED and receipt is not None:
+        raise typer.BadParameter(
+            "`--outcome released` says that it did not happen: leave --receipt out"
+        )
 
 
 async def _find(desk: Desk, text: str) -> Operation:

@@ -9,7 +9,7 @@ from uuid import UUID
 import typer
 
 from earnest.domain import ids
-from earnest.domain.errors import InvalidRequest, NotFound
+from earnest.domain.errors import InvalidRequest, NotFound, UnknownKind
 from earnest.domain.run import ACTIVE, RunStatus
 from earnest.doors.cli import explaining, screen, watching
 from earnest.doors.cli.exits import ExitCode
@@ -20,6 +20,8 @@ from earnest.doors.cli.options import Apps, DatabaseUrl, Home, Json, Limit, Scop
 if TYPE_CHECKING:
     from earnest.domain.run import Run
     from earnest.store.runs import RunFilter
+
+_LISTED = 100
 
 commands = typer.Typer(help="Runs: ask for work, look at it, stop it, try it again.")
 
@@ -142,6 +144,7 @@ def submit(  # noqa: PLR0913, PLR0917 - a command's parameters are its options
     async def act(desk: Desk) -> ExitCode:
         from earnest.engine import submitting
 
+        await _require_known(desk, kind)
         submitted = await submitting.submit(desk.engine, desk.scope, desk.principal, request)
         again = " (it was there already: same key, same request)" if submitted.replayed else ""
         return await _tell_new(desk, submitted.run, again, follow, as_json)
@@ -288,6 +291,25 @@ async def _cancel(desk: Desk, chosen: Sequence[UUID], as_json: bool) -> None:
         screen.say(f"{ids.show('run', one.run.run_id)}  {one.outcome.value}")
     if not done:
         screen.say("nothing to cancel")
+
+
+async def _require_known(desk: Desk, kind: str) -> None:
+    """Says which app to name where none was, or another one."""
+    from earnest.store import kinds
+
+    if kind in desk.engine.kinds:
+        return
+    announced = await kinds.announced(desk.engine.database)
+    if kind in announced:
+        raise UnknownKind(
+            f"the run kind {kind!r} is of an app that was not named; name it with --app "
+            "MODULE:ATTRIBUTE or EARNEST_APP"
+        )
+    if not desk.engine.kinds:
+        raise UnknownKind(
+            f"no run kind {kind[:80]!r} is known, and no app was named with --app or EARNEST_APP; "
+            f"announced in this database are: {', '.join(announced[:_LISTED]) or 'none'}"
+        )
 
 
 async def _tell_new(desk: Desk, run: Run, note: str, follow: bool, as_json: bool) -> ExitCode:
