@@ -197,6 +197,29 @@ def test_an_effect_that_needs_arguments_is_used_as_the_app_provides_it() -> None
     assert engine.effect_of(Needy) is needy
 
 
+def test_an_effect_without_a_kind_is_told_to_name_one() -> None:
+    """P2: others may build on such a class; it cannot be used itself."""
+    nameless = declare(kind="", submit=submit)
+    engine = Engine(database=None)  # type: ignore[arg-type]
+    says = 'the effect Declared has no kind; name it in the class: kind = "bank.refund"'
+    assert refused(lambda: engine.effect_of(nameless)) == says
+    assert refused(lambda: engine.effect_of(nameless())) == says
+    assert refused(lambda: App("nameless").effect(nameless())) == says
+
+
+def test_a_kind_that_is_no_text_is_refused() -> None:
+    assert "up to 100 printable characters: '5'" in refused(lambda: declare(kind=5, submit=submit))
+
+
+def test_an_app_takes_instances_of_effects() -> None:
+    app, effect = App("takes"), declare(kind="test.taken", submit=submit)
+    assert "takes an instance: app.effect(Declared(...))" in refused(
+        lambda: app.effect(effect)  # type: ignore[arg-type]
+    )
+    for other in (None, object(), dict):
+        assert "is no effect" in refused(lambda other=other: app.effect(other))  # type: ignore[misc]
+
+
 def test_a_second_instance_of_an_effect_is_refused_and_not_quietly_replaced_by_the_first() -> None:
     """P2: it may stand for another account, through which a doubt could not be settled."""
     effect = declare(kind="test.accounts", submit=submit)

@@ -389,14 +389,21 @@ async def test_a_call_on_whose_row_somebody_sits_does_not_hold_up_the_doubt_of_o
 # ---- bad input ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("key", ["", "k" * 256, "a\x00b", "a\ud800b"])
+@pytest.mark.parametrize("key", ["", "k" * 256, "a\x00b", "a\ud800b", 5, None, b"k"])
 async def test_a_key_that_cannot_be_kept_is_refused(
-    bench: Bench, provider: Provider, key: str
+    bench: Bench, provider: Provider, key: Any
 ) -> None:
     """P7: in one line, and nothing is reserved."""
     with pytest.raises(InvalidRequest, match="an operation's key has 1 to 255 characters"):
         await pay(key)
     assert provider.calls == []
+
+
+@pytest.mark.parametrize("effect", [dict, None, "bank.refund"], ids=str)
+async def test_what_is_no_effect_is_refused(bench: Bench, effect: Any) -> None:
+    with pytest.raises(SettingInvalid, match=r"is no effect; name a subclass of earnest\.Effect"):
+        async with earnest.operation("order-17", effect, Order(number=17)):
+            pass
 
 
 async def test_a_program_that_has_not_opened_earnest_is_told_how() -> None:

@@ -12,7 +12,7 @@ from earnest.domain.duration import Duration, duration
 from earnest.domain.errors import SettingInvalid
 from earnest.domain.run import RetryPolicy
 from earnest.engine import binding, submitting
-from earnest.engine.effects import Effect
+from earnest.engine.effects import Effect, require_effect
 from earnest.engine.kinds import Kinds, RunKind, check_name, make_kind
 
 InputT = TypeVar("InputT")
@@ -79,7 +79,13 @@ class App:
 
     def effect(self, effect: Effect[Any, Any]) -> None:
         """Provides the instance to use for its kind, for effects that need a client or a setting;
-        others are made without arguments."""
+        others are made without arguments. Raises `SettingInvalid`."""
+        require_effect(effect)
+        if isinstance(effect, type):
+            raise SettingInvalid(
+                f"app.effect takes an instance: app.effect({effect.__name__}(...)); a class that "
+                "is made without arguments need not be given"
+            )
         self.effects[effect.kind] = effect
 
     async def submit(

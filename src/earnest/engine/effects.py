@@ -171,9 +171,10 @@ class Effect(Generic[RequestT, ReceiptT]):
 
     @classmethod
     def _check_terms(cls) -> None:
-        if len(cls.kind) > 100 or not cls.kind.isprintable():
+        kind: object = cls.kind
+        if not isinstance(kind, str) or len(kind) > 100 or not kind.isprintable():
             raise SettingInvalid(
-                f"an effect's kind has up to 100 printable characters: {cls.kind[:80]!r}"
+                f"an effect's kind has up to 100 printable characters: {str(kind)[:80]!r}"
             )
         if cls.recovery not in tuple(Recovery):
             raise SettingInvalid(
@@ -205,6 +206,20 @@ class Effect(Generic[RequestT, ReceiptT]):
                 f"{cls.kind}: the window of {cls.window!r} is shorter than one call of up to "
                 f"{cls.timeout!r}; nothing could be sent again"
             )
+
+
+def require_effect(effect: object) -> None:
+    """Raises `SettingInvalid` for what is neither an effect's class nor an instance of one, and
+    for an effect without a kind: a class that others only build on."""
+    own = effect if isinstance(effect, type) else type(effect)
+    if not issubclass(own, Effect):
+        raise SettingInvalid(
+            f"{own.__name__} is no effect; name a subclass of earnest.Effect or its instance"
+        )
+    if not effect.kind:  # type: ignore[attr-defined]
+        raise SettingInvalid(
+            f'the effect {own.__name__} has no kind; name it in the class: kind = "bank.refund"'
+        )
 
 
 def _optional(value: Duration | None) -> timedelta | None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from earnest.domain.errors import SettingInvalid
 from earnest.engine.doorbells import Doorbells
-from earnest.engine.effects import Effect
+from earnest.engine.effects import Effect, require_effect
 from earnest.engine.instances import Instance
 from earnest.engine.kinds import Kinds
 from earnest.engine.settings import EngineSettings
@@ -45,7 +45,9 @@ class Engine:
 
     def effect_of(self, effect: Effect[Any, Any] | type[Effect[Any, Any]]) -> Effect[Any, Any]:
         """The instance to use where a handler named a class or brought its own instance. A kind has
-        one: a doubt is settled through the one that the call was made through."""
+        one: a doubt is settled through the one that the call was made through. Raises
+        `SettingInvalid`, also for what is no effect."""
+        require_effect(effect)
         if not isinstance(effect, type):
             if self.effects.setdefault(effect.kind, effect) is not effect:
                 raise SettingInvalid(

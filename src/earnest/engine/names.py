@@ -38,8 +38,10 @@ class Names:
     def resolve(self, room: str, name: str, key: str | None = None) -> str:
         """The stored name. Raises `NameNeeded` for a name repeated in parallel without a key, and
         for a key that was used before."""
-        if not 1 <= len(name) <= MAX_NAME or "#" in name or not storable(name):
-            raise InvalidRequest(f"a name has 1 to {MAX_NAME} characters and no #: {name[:80]!r}")
+        if not _is_name(name):
+            raise InvalidRequest(
+                f"a name has 1 to {MAX_NAME} characters, as a text without #: {str(name)[:80]!r}"
+            )
         if key is not None:
             if not 1 <= len(str(key)) <= MAX_NAME or not storable(str(key)):
                 raise InvalidRequest(f"a key has 1 to {MAX_NAME} characters: {str(key)[:80]!r}")
@@ -63,6 +65,12 @@ class Names:
             raise NameNeeded(f"{refusal}; give each its own")
         self._taken.add((room, name))
         return name
+
+
+def _is_name(name: object) -> bool:
+    return (
+        isinstance(name, str) and 1 <= len(name) <= MAX_NAME and "#" not in name and storable(name)
+    )
 
 
 def _branch() -> object:

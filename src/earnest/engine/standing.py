@@ -39,8 +39,11 @@ async def operation(
     did not), `InDoubt` (it waits on the desk), `CodeChanged` (the key was used for another
     request), `ResourceBusy`.
     """
-    if not 1 <= len(key) <= MAX_KEY or not storable(key):
-        raise InvalidRequest(f"an operation's key has 1 to {MAX_KEY} characters")
+    if not _is_key(key):
+        raise InvalidRequest(
+            f"an operation's key has 1 to {MAX_KEY} characters, as a text without NUL and halves "
+            f"of surrogate pairs: {str(key)[:80]!r}"
+        )
     bound = binding.current()
     made = bound.engine.effect_of(effect)
     scope_id = scope or bound.scope_id
@@ -56,6 +59,10 @@ async def operation(
     )
     await _ask_first(bound.engine, intent)
     yield await operating.perform_to_the_end(bound.engine, intent)
+
+
+def _is_key(key: object) -> bool:
+    return isinstance(key, str) and 1 <= len(key) <= MAX_KEY and storable(key)
 
 
 async def _ask_first(engine: Engine, intent: intending.Intent) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -19,6 +20,12 @@ asked = st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from([None, "k1", "
 def test_a_repeated_name_is_numbered_in_the_order_it_is_asked_for() -> None:
     names = Names()
     assert [names.resolve("step", name) for name in "aabab"] == ["a", "a#2", "b", "a#3", "b#2"]
+
+
+@pytest.mark.parametrize("name", [5, None, b"a", print])
+def test_a_name_that_is_no_text_is_refused(name: Any) -> None:
+    with pytest.raises(InvalidRequest, match="a name has 1 to 200 characters, as a text"):
+        Names().resolve("step", name)
 
 
 def test_rooms_do_not_share_their_names() -> None:
