@@ -58,7 +58,7 @@ def map_role(
             screen.print_json({"scope": desk.scope, "role": role, "principal": principal})
         else:
             screen.say(
-                f"role {screen.plain(role)} submits in scope {desk.scope} as "
+                f"role {screen.plain(role)} submits in scope {screen.plain(desk.scope)} as "
                 f"{screen.plain(principal)}"
             )
 
@@ -83,6 +83,9 @@ def unmap_role(
         if as_json:
             screen.print_json({"scope": desk.scope, "unmapped": role})
         else:
-            screen.say(f"role {screen.plain(role)} submits nothing more in scope {desk.scope}")
+            screen.say(
+                f"role {screen.plain(role)} submits nothing more in scope "
+                f"{screen.plain(desk.scope)}"
+            )
 
     at_desk(context, told(home, database_url, None), scope, act)

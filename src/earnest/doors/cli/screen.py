@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
@@ -42,12 +43,20 @@ def console() -> Console:
 
 def print_json(value: Any) -> None:
     """One indented document."""
-    print(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())  # noqa: T201
+    print(_escaped(msgspec.json.format(msgspec.json.encode(value), indent=2)))  # noqa: T201
 
 
 def print_json_line(value: Any) -> None:
     """One document on one line, written out at once."""
-    print(msgspec.json.encode(value).decode(), flush=True)  # noqa: T201
+    print(_escaped(msgspec.json.encode(value)), flush=True)  # noqa: T201
+
+
+def _escaped(document: bytes) -> str:
+    """The same document; what a terminal could take for an order is written as an escape."""
+    return "".join(
+        one if one.isprintable() or one == "\n" else json.dumps(one)[1:-1]
+        for one in document.decode()
+    )
 
 
 def say(line: str) -> None:
