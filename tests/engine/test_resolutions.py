@@ -188,8 +188,8 @@ async def test_who_has_not_looked_at_the_operation_as_it_stands_decides_nothing(
         (Verdict("released", "e", "n" * 4001), "at most 4000 characters"),
         (Verdict("released", "a\x00b"), "cannot be stored"),
         (Verdict("released", "e", "a\ud800b"), "cannot be stored"),
-        (Verdict("released", "e", receipt=FOUND), "a receipt belongs to `submitted`"),
-        (Verdict("submitted", "e"), "a receipt belongs to `submitted`"),
+        (Verdict("released", "e", receipt=FOUND), "leave the receipt out"),
+        (Verdict("submitted", "e"), "`submitted` needs the receipt"),
         (Verdict("submitted", "e", receipt={"no": "id"}), "the receipt does not fit test.hold"),
         (Verdict("submitted", "e", receipt={"id": "a\x00b"}), "the receipt does not fit"),
     ],
@@ -298,6 +298,6 @@ async def test_a_receipt_is_not_taken_where_its_effect_is_unknown(
     bench = make_bench(shop(provider))
     operation = await in_doubt(bench, provider)
     stranger = make_bench(App("knows nothing"))
-    with pytest.raises(Conflict, match="is not known here; resolve it where it is"):
+    with pytest.raises(Conflict, match=r"is not known here; resolve it where its app is \(--app\)"):
         await stranger.resolve(operation, "submitted", FOUND)
     assert await bench.again(operation) == operation

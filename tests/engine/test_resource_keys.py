@@ -272,7 +272,8 @@ async def test_a_resource_key_that_cannot_be_kept_is_refused(
     bench = make_bench(app)
     run = await bench.done("odd", 1)
     assert run.error == {
-        "code": "invalid_request", "detail": "a resource key has 1 to 500 characters",
+        "code": "invalid_request", "detail": "a resource key has 1 to 500 characters, "
+        "as a text without NUL and halves of surrogate pairs",
     }  # fmt: skip
     assert await bench.operations(run.run_id) == []
 

@@ -91,7 +91,7 @@ async def test_the_same_key_with_another_request_is_refused_and_sends_nothing(
 ) -> None:
     """P7."""
     await pay(number=17)
-    with pytest.raises(CodeChanged, match="asked for with another request before"):
+    with pytest.raises(CodeChanged, match=r"send the old request again, or use another key$"):
         await pay(number=18)
     assert len(provider.calls) == 1
 
@@ -269,7 +269,7 @@ async def test_what_a_person_released_is_not_done_under_this_key(
     with pytest.raises(InDoubt):
         await pay()
     await bench.resolve(await stored(bench), "released")
-    with pytest.raises(NotDone):
+    with pytest.raises(NotDone, match=r"another key may do it$"):
         await pay()
     assert len(provider.calls) == 1
 
@@ -396,6 +396,15 @@ async def test_a_key_that_cannot_be_kept_is_refused(
     """P7: in one line, and nothing is reserved."""
     with pytest.raises(InvalidRequest, match="an operation's key has 1 to 255 characters"):
         await pay(key)
+    assert provider.calls == []
+
+
+@pytest.mark.parametrize("resource_key", ["", "k" * 501, "a\x00b", 5, b"k"])
+async def test_a_resource_key_that_cannot_be_kept_is_refused(
+    bench: Bench, provider: Provider, resource_key: Any
+) -> None:
+    with pytest.raises(InvalidRequest, match="a resource key has 1 to 500 characters, as a text"):
+        await pay(resource_key=resource_key)
     assert provider.calls == []
 
 

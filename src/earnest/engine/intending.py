@@ -88,12 +88,11 @@ def make_intent(
 ) -> Intent:
     """Checks the request against the effect's type and gives it its canonical bytes. Raises
     `InvalidRequest`: then nothing was reserved."""
-    if not effect.kind:
-        raise InvalidRequest(f"{type(effect).__name__} has no kind; name it")
-    if resource_key is not None and not (
-        1 <= len(resource_key) <= MAX_RESOURCE_KEY and storable(resource_key)
-    ):
-        raise InvalidRequest(f"a resource key has 1 to {MAX_RESOURCE_KEY} characters")
+    if resource_key is not None and not _is_resource_key(resource_key):
+        raise InvalidRequest(
+            f"a resource key has 1 to {MAX_RESOURCE_KEY} characters, as a text without NUL and "
+            "halves of surrogate pairs"
+        )
     try:
         checked = effect.request_type.validate_python(request)
         data = encode_typed(effect.request_type, checked)
@@ -103,6 +102,10 @@ def make_intent(
         scope_id, operation_id, principal_id, name, effect, checked, data, canonical.digest(data),
         resource_key, lease,
     )  # fmt: skip
+
+
+def _is_resource_key(key: object) -> bool:
+    return isinstance(key, str) and 1 <= len(key) <= MAX_RESOURCE_KEY and storable(key)
 
 
 async def reserve(engine: Engine, intent: Intent) -> Operation:
@@ -127,9 +130,14 @@ async def reserve(engine: Engine, intent: Intent) -> Operation:
 def check_same(intent: Intent, found: Operation) -> None:
     """Raises `CodeChanged` unless the operation that stands under the id is the one meant."""
     if not intent.is_of(found):
+        advice = (
+            "send the old request again, or use another key"
+            if found.run_id is None
+            else "bring the old code back, or submit a new run"
+        )
         raise CodeChanged(
             f"operation {intent.name!r} was asked for with another request before, or by "
-            "another effect; nothing was sent: bring the old code back, or submit a new run",
+            f"another effect; nothing was sent: {advice}",
             fields={"operation_id": ids.show("op", found.operation_id)},
         )
 

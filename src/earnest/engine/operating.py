@@ -117,7 +117,8 @@ def as_error(operation: Operation) -> EarnestError:
         return Refused(refusal.get("detail", f"{shown} was refused"), fields=fields)
     if operation.release_reason in SENDABLE_AGAIN:
         return NotSent(refusal.get("detail", f"{shown} was not sent"))
-    return NotDone(f"{shown} was released without being done; a new revision may do it")
+    other = "another key" if operation.run_id is None else "a new revision of its run"
+    return NotDone(f"{shown} was released without being done; {other} may do it")
 
 
 async def _in_doubt(engine: Engine, intent: Intent, operation: Operation, sends: int) -> Operation:

@@ -90,7 +90,9 @@ async def look_up(engine: Engine, scope_id: str, operation_id: uuid.UUID) -> Ope
         return operation
     effect = engine.effect(operation.kind)
     if effect is None:
-        raise Conflict(f"the effect {operation.kind} is not known to this process; ask a worker")
+        raise Conflict(
+            f"the effect {operation.kind} is not known to this process; name its app (--app)"
+        )
     if operation.recovery is Recovery.HOLD:
         raise Conflict("this provider cannot be asked; settle the operation with evidence")
     if operation.recovery is Recovery.RESEND:
@@ -289,14 +291,18 @@ def _check_verdict(verdict: Verdict) -> None:
         raise InvalidRequest(f"evidence and note have at most {MAX_EVIDENCE} characters each")
     if not storable(verdict.evidence) or not storable(verdict.note):
         raise InvalidRequest("a NUL or half of a surrogate pair cannot be stored")
-    if (verdict.outcome == "submitted") != (verdict.receipt is not None):
-        raise InvalidRequest("a receipt belongs to `submitted`, and only to it")
+    if verdict.outcome == "submitted" and verdict.receipt is None:
+        raise InvalidRequest("`submitted` needs the receipt: what the provider says of it, as JSON")
+    if verdict.outcome == "released" and verdict.receipt is not None:
+        raise InvalidRequest("`released` says that it did not happen: leave the receipt out")
 
 
 def _receipt_of(engine: Engine, operation: Operation, verdict: Verdict) -> tuple[bytes, str | None]:
     effect = engine.effect(operation.kind)
     if effect is None:
-        raise Conflict(f"the effect {operation.kind} is not known here; resolve it where it is")
+        raise Conflict(
+            f"the effect {operation.kind} is not known here; resolve it where its app is (--app)"
+        )
     try:
         return operating.encode_receipt(effect, verdict.receipt)
     except ValueError as error:
