@@ -6,16 +6,24 @@ in the order of their canonical JSON, so that equal values have equal digests ev
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from typing import Any, Literal
 
 from pydantic import TypeAdapter, ValidationError
+from pydantic_core import PydanticSerializationError
 
 from earnest.domain import canonical
 
 
+_MISTYPED = re.compile(
+    r"(?m)^ *PydanticSerializationUnexpectedValue\(Expected `(?P<wanted>[^`]+)` - [^\[\n]+"
+    r"\[(?:field_name='(?P<place>[^'\n]*)', )?input_value=.*, input_type=(?P<is>\S+?)\]\)$"
+)
+
+
 def encode_typed(
-    declared: TypeAdapter[Any], value: Any, warnings: Literal["warn", "error"] = "warn"
+    declared: TypeAdapter[Any], value: Any, warnings: Literal["none", "error"] = "none"
 ) -> bytes:
     """The canonical bytes of a value. Raises `canonical.NotJson` and pydantic's errors, which are
     `ValueError`s; with `warnings="error"` also for a value that is not of its declared type."""
@@ -51,10 +59,32 @@ def in_order(plain: Any, value: Any) -> Any:
 def misfit(error: BaseException) -> str:
     """What does not fit and where, without the values: they may be secrets (P21). Errors that are
     not pydantic's say what they say."""
+    if isinstance(error, PydanticSerializationError):
+        return _mistyped(str(error))
     if not isinstance(error, ValidationError):
         return str(error)
     shown = [
         f"{'/'.join(map(str, item['loc'])) or 'the whole'}: {item['msg']}"
         for item in error.errors(include_url=False, include_input=False, include_context=False)
     ]
+    return _first(shown)
+
+
+def _mistyped(told: str) -> str:
+    """What pydantic says of values that are not of their declared types: it repeats the values, and
+    says the same once for each type that would do."""
+    if not told.startswith("Pydantic serializer warnings"):
+        return told
+    wanted: dict[tuple[str, str], list[str]] = {}
+    for found in _MISTYPED.finditer(told):
+        place = f"{found['place']}: " if found["place"] else ""
+        wanted.setdefault((place, found["is"]), []).append(found["wanted"])
+    shown = [
+        f"{place}{is_} instead of {' or '.join(dict.fromkeys(types))}"
+        for (place, is_), types in wanted.items()
+    ]
+    return _first(shown) or "a value is not of its declared type"
+
+
+def _first(shown: list[str]) -> str:
     return "; ".join(shown[:5]) + (f"; and {len(shown) - 5} more" if len(shown) > 5 else "")

@@ -33,9 +33,47 @@ def test_a_null_that_is_meant_is_kept(value: Any) -> None:
     assert b"null" in encode_typed(TypeAdapter(Any), value)
 
 
-def test_a_value_of_another_type_is_refused_where_that_is_asked() -> None:
-    with pytest.raises(ValueError, match="serialize"):
-        encode_typed(TypeAdapter(int), "seven", warnings="error")
+def _wrongly_made(**fields: Any) -> Refund:
+    return Refund.model_construct(**{"order": 1, "note": "", "tags": [], **fields})
+
+
+@pytest.mark.parametrize(
+    ("declared", "value", "told"),
+    [
+        (int, "hunter2", "str instead of int"),
+        (int | str, [["hunter2"]], "list instead of int or str"),
+        (Refund, _wrongly_made(order="hun, input_type=x])\nter2"), "order: str instead of int"),
+        (
+            list[Refund],
+            [_wrongly_made(order="hunter2"), _wrongly_made(tags=[b"hunter2"])],
+            "order: str instead of int; tags: bytes instead of str",
+        ),
+        (Refund, {"order": "hunter2"}, "dict instead of Refund"),
+        (tuple[int, int], (1,), "a value is not of its declared type"),
+    ],
+    ids=str,
+)
+def test_a_value_of_another_type_is_refused_with_its_place_and_types_and_not_repeated(
+    declared: Any, value: Any, told: str
+) -> None:
+    """P21: it may be a secret."""
+    with pytest.raises(ValueError, match="serialize") as refusal:
+        encode_typed(TypeAdapter(declared), value, warnings="error")
+    assert misfit(refusal.value) == told
+
+
+def test_a_type_that_cannot_be_written_is_named() -> None:
+    with pytest.raises(ValueError, match="serialize") as refusal:
+        encode_typed(TypeAdapter(Any), {"a": object()}, warnings="error")
+    assert misfit(refusal.value) == "Unable to serialize unknown type: <class 'object'>"
+
+
+def test_where_another_type_is_not_refused_nothing_is_said_of_the_value(
+    recwarn: pytest.WarningsRecorder,
+) -> None:
+    """P21: a warning would be printed, and it repeats the value."""
+    assert encode_typed(TypeAdapter(Refund), _wrongly_made(order="hunter2"))
+    assert list(recwarn) == []
 
 
 def _refusal(value: Any) -> str:
