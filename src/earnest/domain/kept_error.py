@@ -10,6 +10,7 @@ from typing import Any
 
 from earnest.domain import canonical
 from earnest.domain.errors import EarnestError
+from earnest.domain.foreign_errors import name_of, said_by
 
 MAX_DETAIL = 500
 MAX_BYTES = 8 * 1024  # half of what an event may carry
@@ -17,13 +18,16 @@ MAX_BYTES = 8 * 1024  # half of what an event may carry
 
 def kept_text(text: object, most: int = MAX_DETAIL) -> str:
     """The beginning of a text, without what cannot be printed."""
-    return "".join(letter for letter in str(text)[:most] if letter.isprintable())
+    return "".join(letter for letter in said_by(text)[:most] if letter.isprintable())
 
 
 def kept_error(error: BaseException) -> dict[str, Any]:
     """Code and detail of an error, and its fields if they can be kept."""
     if not isinstance(error, EarnestError):
-        return {"code": "handler_failed", "detail": kept_text(f"{type(error).__name__}: {error}")}
+        return {
+            "code": "handler_failed",
+            "detail": kept_text(f"{name_of(error)}: {said_by(error)}"),
+        }
     short = {"code": error.code, "detail": kept_text(error.detail)}
     whole = {**error.as_json(), **short}
     try:

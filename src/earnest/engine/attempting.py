@@ -39,6 +39,7 @@ from earnest.domain.kept_error import kept_error, kept_text
 from earnest.domain.run import Wait
 from earnest.engine.context import Context, Parked
 from earnest.engine.engine import Engine
+from earnest.engine.foreign_code import foreign_code, told_of
 from earnest.engine.intending import StopAsked
 from earnest.engine.kinds import RunKind
 from earnest.engine.leasing import HeldLease, Leases
@@ -245,27 +246,29 @@ async def _call(engine: Engine, kind: RunKind[Any, Any], context: Context) -> An
 
 async def call_handler(kind: RunKind[Any, Any], context: Context, value: Any) -> Any:
     """Coroutines here, plain functions in a thread."""
-    if kind.is_async:
-        return await kind.handler(context, value)
-    loop = asyncio.get_running_loop()
-    return await in_thread(kind.handler, PlainContext(context, loop), value)
+    with foreign_code:
+        if kind.is_async:
+            return await kind.handler(context, value)
+        loop = asyncio.get_running_loop()
+        return await in_thread(kind.handler, PlainContext(context, loop), value)
 
 
 def told_error(error: BaseException) -> dict[str, Any]:
     """A handler's error as it is kept with its run."""
     shown = kept_error(error)
     if not isinstance(error, EarnestError):
-        shown["detail"] = kept_text(f"{type(error).__name__}: {misfit(error)}")
+        shown["detail"] = kept_text(told_of(error))
     return shown
 
 
 def success(kind: RunKind[Any, Any], value: Any, most: int) -> Ending:
     """Results are checked before they join a group: no NUL, JSON, not too large."""
     try:
-        output = encode_typed(kind.output_type, value, warnings="error")
+        with foreign_code:
+            output = encode_typed(kind.output_type, value, warnings="error")
         if len(output) > most:
             raise canonical.NotJson(f"it has {len(output)} bytes; at most {most} are kept")
-    except (canonical.NotJson, ValueError, TypeError) as error:
+    except Exception as error:  # a type writes itself by code of its own
         invalid = ResultInvalid(f"the result of {kind.name} cannot be stored: {misfit(error)}")
         return Ending(Wish.FAIL, error=kept_error(invalid))
     return Ending(Wish.SUCCEED, output=output)

@@ -34,6 +34,7 @@ from earnest.domain.run import RunStatus, Step, Wait
 from earnest.engine import intending, operating, parenting
 from earnest.engine.effects import Effect
 from earnest.engine.engine import Engine
+from earnest.engine.foreign_code import Leaving, foreign_code
 from earnest.engine.kinds import RunKind
 from earnest.engine.leasing import HeldLease
 from earnest.engine.logs import get_logger
@@ -42,6 +43,7 @@ from earnest.engine.remembering import Memory, Rememberer, digest_of
 from earnest.engine.step_results import encode_result, read_result, result_type
 from earnest.engine.texting import TextWriter
 from earnest.engine.threads import in_thread
+from earnest.engine.typed_json import misfit
 from earnest.store.executions import Claimed
 
 T = TypeVar("T")
@@ -56,7 +58,7 @@ log = get_logger("earnest.run")
 IN_PLACE = timedelta(seconds=1)
 
 
-class Parked(BaseException):
+class Parked(Leaving):
     """Control flow: the attempt ends here and the run waits. Never catch it."""
 
     def __init__(self, *waits: Wait) -> None:
@@ -169,7 +171,7 @@ class Context:
 
     def log(self, message: str, **fields: Any) -> None:
         """A line for the people who run this; goes to the process's log with the run's ids."""
-        log.info(message, run_id=self.run_id, attempt=self.attempt, **fields)
+        log.info(message, **{**fields, "run_id": self.run_id, "attempt": self.attempt})
 
     # ---- the outside world -----------------------------------------------------------------
 
@@ -411,7 +413,8 @@ class Context:
             return child.kind.output_type.validate_python(ended.output)
         except ValidationError as error:
             raise CodeChanged(
-                f"the output of child {child.name!r} no longer fits {child.kind.name}: {error}"
+                f"the output of child {child.name!r} no longer fits {child.kind.name}: "
+                f"{misfit(error)}"
             ) from error
 
 
@@ -421,17 +424,18 @@ def _kept_beside_steps(room: str, name: str) -> str:
 
 
 async def _call(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    if inspect.iscoroutinefunction(function):
-        return await function(*args, **kwargs)
-    value = await in_thread(function, *args, **kwargs)
-    return await value if inspect.isawaitable(value) else value
+    with foreign_code:
+        if inspect.iscoroutinefunction(function):
+            return await function(*args, **kwargs)
+        value = await in_thread(function, *args, **kwargs)
+        return await value if inspect.isawaitable(value) else value
 
 
 def _payload(payload: dict[str, Any]) -> bytes:
     try:
         data = canonical.encode(to_jsonable_python(payload))
     except (canonical.NotJson, ValueError) as error:
-        raise InvalidRequest(f"the event's payload cannot be stored: {error}") from error
+        raise InvalidRequest(f"the event's payload cannot be stored: {misfit(error)}") from error
     if len(data) > MAX_PAYLOAD_BYTES:
         raise PayloadTooLarge(f"an event's payload has at most {MAX_PAYLOAD_BYTES} bytes")
     return data

@@ -46,6 +46,7 @@ from types import FrameType
 from typing import Any
 
 from earnest.domain.errors import NotSent, Refused
+from earnest.domain.foreign_errors import said_by
 
 LIBRARIES = frozenset({"httpx2", "httpx"})
 BEFORE_THE_REQUEST = frozenset(
@@ -95,7 +96,7 @@ def _outcome(error: BaseException) -> NotSent | Refused | None:
     if name == "HTTPStatusError":
         return _refusal(error)
     if name in BEFORE_THE_REQUEST and _failed_before_its_request(error):
-        return NotSent(f"{name}: {error}{_request_line(error)}")
+        return NotSent(f"{name}: {said_by(error)}{_request_line(error)}")
     return None
 
 

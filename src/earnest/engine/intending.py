@@ -26,6 +26,7 @@ from earnest.domain.operation import Operation, OperationState, may_send_again
 from earnest.engine import moving, recording
 from earnest.engine.effects import Effect
 from earnest.engine.engine import Engine
+from earnest.engine.foreign_code import foreign_code
 from earnest.engine.leasing import HeldLease, boot_seconds
 from earnest.engine.typed_json import encode_typed, misfit
 from earnest.store import executions, operations
@@ -94,8 +95,9 @@ def make_intent(
             "halves of surrogate pairs"
         )
     try:
-        checked = effect.request_type.validate_python(request)
-        data = encode_typed(effect.request_type, checked)
+        with foreign_code:
+            checked = effect.request_type.validate_python(request)
+            data = encode_typed(effect.request_type, checked)
     except (ValueError, canonical.NotJson) as error:
         raise InvalidRequest(f"the request does not fit {effect.kind}: {misfit(error)}") from error
     return Intent(

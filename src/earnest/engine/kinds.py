@@ -18,6 +18,7 @@ from pydantic import PydanticUserError, TypeAdapter, ValidationError
 from earnest.domain import canonical
 from earnest.domain.errors import InvalidRequest, SettingInvalid, UnknownKind
 from earnest.domain.run import RetryPolicy
+from earnest.engine.foreign_code import foreign_code
 from earnest.engine.typed_json import encode_typed, misfit
 
 InputT = TypeVar("InputT")
@@ -43,17 +44,21 @@ class RunKind(Generic[InputT, OutputT]):
     def encode_input(self, value: Any) -> bytes:
         """The canonical bytes of an input that fits. Raises `InvalidRequest` naming each place."""
         try:
-            checked = self.input_type.validate_python(value)
-            return encode_typed(self.input_type, checked)
+            with foreign_code:
+                checked = self.input_type.validate_python(value)
+                return encode_typed(self.input_type, checked)
         except ValidationError as error:
             raise self._misfit(error) from error
         except (canonical.NotJson, ValueError, RecursionError) as error:
-            raise InvalidRequest(f"the input of {self.name} cannot be stored: {error}") from error
+            raise InvalidRequest(
+                f"the input of {self.name} cannot be stored: {misfit(error)}"
+            ) from error
 
     def read_input(self, stored: Any) -> InputT:
         """What the handler gets of an input as it is stored. Raises `InvalidRequest` as above."""
         try:
-            return self.input_type.validate_python(stored)
+            with foreign_code:
+                return self.input_type.validate_python(stored)
         except ValidationError as error:
             raise self._misfit(error) from error
 

@@ -22,7 +22,7 @@ from earnest.domain.operation import Operation, OperationState, Recovery, Releas
 from earnest.domain.run import AttemptOutcome, RunStatus
 from earnest.engine.effects import as_call
 from earnest.engine.engine import Engine
-from earnest.engine.typed_json import misfit
+from earnest.engine.foreign_code import foreign_code, told_of
 from earnest.store import executions, operations
 from earnest.store.database import Tx, lend, not_the_hooks_fault
 from earnest.store.executions import Execution
@@ -180,11 +180,12 @@ async def hook_of(tx: Tx, name: str) -> AsyncIterator[None]:
     lend(tx)
     try:
         async with asyncio.timeout(HOOK_SECONDS):
-            yield
+            with foreign_code:
+                yield
     except Exception as error:
         if not_the_hooks_fault(tx, error):
             raise
-        raise HookFailed(f"{name} failed: {type(error).__name__}: {misfit(error)}") from error
+        raise HookFailed(f"{name} failed: {told_of(error)}") from error
 
 
 async def wake_parent(tx: Tx, locked: Locked, child: Execution) -> None:

@@ -44,6 +44,7 @@ from earnest.domain.operation import (
 from earnest.engine import http_failures, intending, recording
 from earnest.engine.effects import Effect, as_call
 from earnest.engine.engine import Engine
+from earnest.engine.foreign_code import foreign_code, told_of
 from earnest.engine.intending import Intent
 from earnest.engine.typed_json import encode_typed, misfit
 from earnest.engine.waiting import wait_for_caller
@@ -146,7 +147,8 @@ async def _prepare(engine: Engine, intent: Intent, operation: Operation) -> tupl
     refusal here is as definite as the provider's, if the run is still the caller's."""
     try:
         async with asyncio.timeout(operation.timeout.total_seconds()):
-            await intent.effect.prepare(intent.request)
+            with foreign_code:
+                await intent.effect.prepare(intent.request)
     except Refused as refusal:
         held = intent.lease
         owner = None if held is None else (held.fence, held.owner_token)
@@ -181,7 +183,8 @@ async def _send(engine: Engine, intent: Intent, operation: Operation) -> Operati
     reach("call.before")
     try:
         async with asyncio.timeout(begun.timeout.total_seconds()):
-            receipt = await intent.effect.submit(as_call(begun), intent.request)
+            with foreign_code:
+                receipt = await intent.effect.submit(as_call(begun), intent.request)
     except BaseException as error:
         return await _call_failed(engine, intent, proof, error, first=first)
     reach("call.after")
@@ -196,7 +199,7 @@ async def _call_failed(
     known = error if isinstance(error, (Refused, NotSent)) else http_failures.classify(error)
     if known is not None and first:
         return await _release(engine, intent, proof, known)
-    why = kept_text(f"{type(error).__name__}: {misfit(error)}")
+    why = kept_text(told_of(error))
     doubted = await _doubt(engine, intent, proof, why)
     if not isinstance(error, Exception):
         raise error
@@ -260,11 +263,12 @@ def read_receipt(effect: Effect[Any, Any], operation: Operation) -> Any:
 def encode_receipt(effect: Effect[Any, Any], receipt: Any) -> tuple[bytes, str | None]:
     """A receipt as it is stored, and the provider's own name for it. Raises `ValueError` (also
     pydantic's and canonical's) when it is none."""
-    checked = effect.receipt_type.validate_python(receipt)
-    if checked is None:
-        raise ValueError("None is no receipt; a receipt says what was done")
-    data = encode_typed(effect.receipt_type, checked)
-    reference = effect.external_ref(checked)
+    with foreign_code:
+        checked = effect.receipt_type.validate_python(receipt)
+        if checked is None:
+            raise ValueError("None is no receipt; a receipt says what was done")
+        data = encode_typed(effect.receipt_type, checked)
+        reference = effect.external_ref(checked)
     return data, None if reference is None else kept_text(reference)
 
 

@@ -38,6 +38,7 @@ from earnest.domain.operation import (
 from earnest.engine import moving, operating, recording
 from earnest.engine.effects import Effect, as_call
 from earnest.engine.engine import Engine
+from earnest.engine.foreign_code import foreign_code, told_of
 from earnest.engine.instances import has_ended
 from earnest.engine.logs import get_logger
 from earnest.engine.recording import Proof
@@ -130,20 +131,27 @@ async def _answer(
     """What the provider says, with the receipt as it is stored. Any failure to answer is
     inconclusive."""
     try:
-        async with asyncio.timeout(operation.timeout.total_seconds()):
-            receipt = await effect.lookup(as_call(operation))
-        if receipt is None:
-            return LookupAnswer.ABSENT, "not known there", None
-        checked = effect.receipt_type.validate_python(receipt)
-        request = effect.request_type.validate_python(operation.request)
-        if not effect.matches(request, checked):
-            return LookupAnswer.MISMATCHED, "found, but it is another request's", None
-        return LookupAnswer.FOUND, "found", operating.encode_receipt(effect, checked)
+        with foreign_code:
+            return await _ask_provider(operation, effect)
     except Inconclusive as error:
         return LookupAnswer.INCONCLUSIVE, kept_text(error.detail), None
     except Exception as error:
-        told = kept_text(f"{type(error).__name__}: {misfit(error)}")
+        told = kept_text(told_of(error))
         return LookupAnswer.INCONCLUSIVE, told, None
+
+
+async def _ask_provider(
+    operation: Operation, effect: Effect[Any, Any]
+) -> tuple[LookupAnswer, str, tuple[bytes, str | None] | None]:
+    async with asyncio.timeout(operation.timeout.total_seconds()):
+        receipt = await effect.lookup(as_call(operation))
+    if receipt is None:
+        return LookupAnswer.ABSENT, "not known there", None
+    checked = effect.receipt_type.validate_python(receipt)
+    request = effect.request_type.validate_python(operation.request)
+    if not effect.matches(request, checked):
+        return LookupAnswer.MISMATCHED, "found, but it is another request's", None
+    return LookupAnswer.FOUND, "found", operating.encode_receipt(effect, checked)
 
 
 async def _adopt(engine: Engine, operation: Operation, data: bytes, reference: str | None) -> None:

@@ -8,6 +8,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from earnest.domain import canonical
 from earnest.domain.errors import CodeChanged, ResultInvalid
+from earnest.engine.foreign_code import foreign_code
 from earnest.engine.typed_json import encode_typed, misfit
 
 
@@ -23,7 +24,8 @@ def result_type(function: Any) -> TypeAdapter[Any]:
 def encode_result(adapter: TypeAdapter[Any], value: Any, name: str, most: int) -> bytes:
     """The result as it is kept. Raises `ResultInvalid`."""
     try:
-        data = encode_typed(adapter, value, warnings="error")
+        with foreign_code:
+            data = encode_typed(adapter, value, warnings="error")
     except (canonical.NotJson, ValueError) as error:
         raise ResultInvalid(
             f"the result of step {name!r} cannot be stored: {misfit(error)}"

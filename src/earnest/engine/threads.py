@@ -13,6 +13,8 @@ import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from earnest.domain.foreign_errors import said_by
+
 T = TypeVar("T")
 
 
@@ -27,7 +29,8 @@ async def in_thread(function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         try:
             result = context.run(function, *args, **kwargs)
         except StopIteration as error:
-            _hand_over(loop, future, RuntimeError(f"a plain function raised {error!r}"), None)
+            raised = RuntimeError(f"a plain function raised StopIteration: {said_by(error)}")
+            _hand_over(loop, future, raised, None)
         except BaseException as error:
             _hand_over(loop, future, error, None)
         else:

@@ -34,12 +34,6 @@ def failed_validation() -> ValidationError:
     raise AssertionError("it does not fit")
 
 
-def test_an_input_that_does_not_fit_is_logged_by_its_place_alone() -> None:
-    told = logs.describe(failed_validation())
-    assert "does not fit at number" in told
-    assert SECRET not in told
-
-
 def test_an_exception_is_logged_with_its_frames_and_without_their_values(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -55,10 +49,6 @@ def test_an_exception_is_logged_with_its_frames_and_without_their_values(
     assert "test_logs.py" in logged["exception"]
     assert "after ValidationError" in logged["exception"]
     assert card_number not in str(logged)
-
-
-def test_what_an_error_says_is_kept_short() -> None:
-    assert len(logs.describe(RuntimeError("x" * 10_000))) < 400
 
 
 @pytest.mark.parametrize("shape", logs.LogFormat)

@@ -27,6 +27,7 @@ from earnest.domain.errors import (
     SchemaMismatch,
     SettingInvalid,
 )
+from earnest.domain.foreign_errors import said_by
 
 
 class ExitCode(IntEnum):
@@ -79,7 +80,7 @@ def _line(error: BaseException) -> str:
         case TyperException():
             text = f"{error.format_message().rstrip('.')}{_where_help_is(error)}"
         case _:
-            text = f"{type(error).__name__}: {error}; EARNEST_DEBUG=1 shows where"
+            text = f"{type(error).__name__}: {said_by(error)}; EARNEST_DEBUG=1 shows where"
     return " ".join(text.split())
 
 

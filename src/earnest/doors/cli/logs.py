@@ -10,14 +10,9 @@ from __future__ import annotations
 import logging
 import os
 import sys
-import traceback
 from collections.abc import MutableMapping
 from enum import StrEnum
-from types import TracebackType
 from typing import Any
-
-MAX_MESSAGE = 300
-MAX_FRAMES = 30
 
 _TEXT_COLUMNS = 30
 
@@ -79,36 +74,7 @@ def _format_exception(
     if isinstance(error, tuple):
         error = error[1]
     if isinstance(error, BaseException):
-        event["exception"] = describe(error)
+        from earnest.engine.foreign_code import described
+
+        event["exception"] = described(error)
     return event
-
-
-def describe(error: BaseException) -> str:
-    """The error, its cause, and where they came from; no values of variables."""
-    parts = []
-    seen: set[int] = set()
-    current: BaseException | None = error
-    while current is not None and id(current) not in seen:
-        seen.add(id(current))
-        parts.append(
-            f"{type(current).__name__}: {_message(current)}{_frames(current.__traceback__)}"
-        )
-        current = current.__cause__ or (
-            None if current.__suppress_context__ else current.__context__
-        )
-    return "\nafter ".join(parts)
-
-
-def _message(error: BaseException) -> str:
-    from pydantic import ValidationError
-
-    if isinstance(error, ValidationError):
-        places = ["/".join(map(str, one["loc"])) for one in error.errors(include_input=False)]
-        return f"does not fit at {', '.join(places[:10])}"
-    text = " ".join(str(error).split())
-    return text if len(text) <= MAX_MESSAGE else f"{text[:MAX_MESSAGE]}…"
-
-
-def _frames(trace: TracebackType | None) -> str:
-    frames = traceback.extract_tb(trace)[-MAX_FRAMES:]
-    return "".join(f"\n  {frame.filename}:{frame.lineno} in {frame.name}" for frame in frames)
