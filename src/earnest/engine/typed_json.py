@@ -14,7 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError
 
 from earnest.domain import canonical
-
+from earnest.domain.foreign_errors import said_by
 
 _MISTYPED = re.compile(
     r"(?m)^ *PydanticSerializationUnexpectedValue\(Expected `(?P<wanted>[^`]+)` - [^\[\n]+"
@@ -62,7 +62,7 @@ def misfit(error: BaseException) -> str:
     if isinstance(error, PydanticSerializationError):
         return _mistyped(str(error))
     if not isinstance(error, ValidationError):
-        return str(error)
+        return said_by(error)
     shown = [
         f"{'/'.join(map(str, item['loc'])) or 'the whole'}: {item['msg']}"
         for item in error.errors(include_url=False, include_input=False, include_context=False)
