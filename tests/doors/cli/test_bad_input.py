@@ -238,6 +238,17 @@ def test_an_app_is_found_in_the_current_folder(here: Program) -> None:
     assert mine.good("runs", "submit", "mine.double", "21", "--json").json["input"] == 21
 
 
+def test_what_an_error_says_orders_no_terminal_about(program: Program) -> None:
+    program = program.outside.on(EARNEST_APP="odd:app")
+    (program.folder / "odd.py").write_text("raise RuntimeError('a\\x1b[2J\\x9b2Jb\\nc')\n")
+    for home in ("home", "ho\x1b[2Jme"):
+        (program.folder / "file").touch()
+        line = program.refused(3, "migrate", "--home", f"file/{home}")
+        assert line.isprintable()
+    assert program.refused(2, "worker").isprintable()
+    assert program.refused(2, "worker", "--\x1b[2J").isprintable()
+
+
 def test_a_traceback_is_shown_only_when_asked_for(here: Program) -> None:
     words = ("runs", "show", "run_nothing")
     assert "Traceback" not in here.run(*words).err

@@ -63,6 +63,34 @@ def test_what_other_libraries_log_has_the_same_form(
     assert "uvicorn.error" in line
 
 
+@pytest.mark.parametrize("shape", logs.LogFormat)
+def test_a_warning_of_another_library_is_one_line_with_its_error(
+    capsys: pytest.CaptureFixture[str], shape: logs.LogFormat
+) -> None:
+    """A pool of connections says so each time when its server was killed."""
+    logs.configure(shape)
+    try:
+        raise ConnectionRefusedError(111, "Connection refused")
+    except ConnectionRefusedError:
+        logging.getLogger("asyncpg.pool").warning("not\nrestored \x1b[2J", exc_info=True)
+    [line] = capsys.readouterr().err.splitlines()
+    assert "not restored" in line
+    assert "ConnectionRefusedError: [Errno 111] Connection refused" in line
+    assert "test_logs.py" not in line
+    assert "\x1b[2J" not in line
+
+
+def test_an_error_of_another_library_is_logged_with_its_frames(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    logs.configure(logs.LogFormat.TEXT)
+    try:
+        raise RuntimeError("never retrieved")
+    except RuntimeError:
+        logging.getLogger("asyncio").error("a task failed", exc_info=True)
+    assert "test_logs.py" in capsys.readouterr().err
+
+
 def test_an_error_in_a_text_log_shows_no_values(capsys: pytest.CaptureFixture[str]) -> None:
     logs.configure(logs.LogFormat.TEXT)
     try:

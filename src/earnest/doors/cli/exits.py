@@ -28,6 +28,7 @@ from earnest.domain.errors import (
     SettingInvalid,
 )
 from earnest.domain.foreign_errors import said_by
+from earnest.doors.cli import screen
 
 
 class ExitCode(IntEnum):
@@ -81,7 +82,7 @@ def _line(error: BaseException) -> str:
             text = f"{error.format_message().rstrip('.')}{_where_help_is(error)}"
         case _:
             text = f"{type(error).__name__}: {said_by(error)}; EARNEST_DEBUG=1 shows where"
-    return " ".join(text.split())
+    return screen.printable(" ".join(text.split()))
 
 
 def _where_help_is(error: TyperException) -> str:

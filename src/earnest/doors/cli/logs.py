@@ -14,6 +14,8 @@ from collections.abc import MutableMapping
 from enum import StrEnum
 from typing import Any
 
+MAX_MESSAGE = 2000
+
 _TEXT_COLUMNS = 30
 
 
@@ -44,7 +46,7 @@ def configure(shape: LogFormat, *, level: int = logging.INFO) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=[*shared],
+            foreign_pre_chain=[*shared, _on_one_line],
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, _render(shape)],
         )
     )
@@ -74,7 +76,26 @@ def _format_exception(
     if isinstance(error, tuple):
         error = error[1]
     if isinstance(error, BaseException):
-        from earnest.engine.foreign_code import described
+        from earnest.engine.foreign_code import described, printable, told_of
 
-        event["exception"] = described(error)
+        if _is_warning_of_others(event):
+            event["error"] = printable(told_of(error))
+        else:
+            event["exception"] = described(error)
+    return event
+
+
+def _is_warning_of_others(event: MutableMapping[str, Any]) -> bool:
+    """Another library tells of what it does about it itself: the way through its code is of no use
+    to who reads our log."""
+    return event.get("_from_structlog") is False and event["_record"].levelno < logging.ERROR
+
+
+def _on_one_line(
+    _logger: Any, _method: str, event: MutableMapping[str, Any]
+) -> MutableMapping[str, Any]:
+    """What another library says, as our own lines are."""
+    from earnest.engine.foreign_code import printable
+
+    event["event"] = printable(str(event["event"]), MAX_MESSAGE)
     return event

@@ -112,9 +112,14 @@ def compact(value: Any) -> str:
     return msgspec.json.encode(value).decode()
 
 
+def printable(text: object) -> str:
+    """Text from outside, so that a terminal takes nothing in it for an order."""
+    return "".join(one if one.isprintable() else "�" for one in str(text))
+
+
 def plain(text: object) -> str:
-    """Text from outside, so that nothing in it is taken for markup."""
-    return escape("".join(c if c.isprintable() else "�" for c in str(text)))
+    """Text from outside, so that also nothing in it is taken for markup."""
+    return escape(printable(text))
 
 
 def _cell(value: object) -> Text:
@@ -125,4 +130,4 @@ def _cell(value: object) -> Text:
     shown = (
         compact(value) if isinstance(value, dict | list) else "" if value is None else str(value)
     )
-    return Text("".join(c if c.isprintable() else "�" for c in shown))
+    return Text(printable(shown))
