@@ -11,7 +11,7 @@ import pytest
 from earnest import App, Child, Context
 from earnest.domain import ids
 from earnest.domain.errors import FencedOut
-from earnest.engine.leasing import Leases
+from earnest.engine.leasing import Leases, boot_seconds
 from earnest.engine.remembering import Rememberer
 from earnest.store import facts
 from earnest.store.executions import Claimed
@@ -64,6 +64,58 @@ async def test_a_stale_write_does_not_slip_in_with_the_group_of_a_newer_attempt(
     )
     assert [type(answer) for answer in answers] == [FencedOut, type(None), FencedOut]
     assert await steps_of(bench, newer) == {"of the newer one": (2, 2)}
+
+
+# ---- rows on which somebody sits ---------------------------------------------------------------
+
+
+async def test_a_row_on_which_somebody_sits_holds_up_no_other_runs_steps(
+    make_bench: MakeBench,
+) -> None:
+    app, calls, stored = App("idle"), list[int](), set[int]()
+
+    @app.run("idle", max_attempts=1)
+    async def idle(ctx: Context, value: int) -> None:
+        calls.append(value)
+        if len(calls) == 8:
+            all_begun.set()
+        await go_on.wait()
+        await ctx.text(f"{value}")
+        await ctx.step("count", calls.append, value)
+        stored.add(value)
+        if len(stored) == 7:
+            others_done.set()
+
+    bench = make_bench(app)
+    all_begun, go_on, others_done = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    runs = [await bench.submit("idle", value) for value in range(8)]
+    draining = asyncio.create_task(bench.drain())
+    await all_begun.wait()
+    async with bench.holding(runs[3]):
+        go_on.set()
+        async with asyncio.timeout(8):  # a lock is waited for longer than that
+            await others_done.wait()
+        assert stored == {0, 1, 2, 4, 5, 6, 7}
+    await draining
+    assert [await bench.outcomes(run_id) for run_id in runs] == [["succeeded"]] * 8
+    assert sorted(calls) == sorted(2 * list(range(8)))
+    assert await bench.value("SELECT count(*) FROM text_delta") == 8
+
+
+async def test_who_writes_to_a_row_on_which_somebody_sits_ends_with_its_lease(
+    make_bench: MakeBench,
+) -> None:
+    """P5."""
+    bench = make_bench(idle())
+    await bench.submit("idle", 1)
+    (claimed,) = await bench.claim()
+    leases = Leases(bench.engine.settings.lease)
+    held = leases.hold(claimed, boot_seconds(), lambda: None, lambda: None)
+    rememberer = Rememberer(bench.engine, leases)
+    async with bench.holding(claimed.run_id):
+        held.lose()
+        with pytest.raises(FencedOut):
+            await rememberer.write(claimed, "shop.sold", b"{}")
 
 
 # ---- every verb of the context -----------------------------------------------------------------

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -51,6 +52,15 @@ async def read(bench: Bench, run_id: uuid.UUID) -> list[TextDelta]:
 
 async def head_of(bench: Bench, run_id: uuid.UUID) -> TextHead:
     return await texts.find_head(bench.engine.database, SCOPE, run_id)
+
+
+@asynccontextmanager
+async def holding_quota(bench: Bench) -> AsyncIterator[None]:
+    """Meanwhile no text of the member can be stored."""
+    await bench.execute("INSERT INTO text_quota VALUES ($1, $2, 0)", SCOPE, MEMBER)
+    async with bench.engine.database.connection() as tx, tx.transaction():
+        await tx.execute("SELECT FROM text_quota FOR UPDATE")
+        yield
 
 
 @pytest.fixture
@@ -415,8 +425,8 @@ async def test_text_waits_in_no_more_memory_than_a_delta(make_bench: MakeBench) 
 
     bench = make_bench(app_of(write))
     run_id = await bench.submit("write")
-    await bench.worker._claim_all()
-    async with bench.holding(run_id):
+    async with holding_quota(bench):
+        await bench.worker._claim_all()
         await bench.wait_for_lock_waiters()
         for _ in range(100):
             await asyncio.sleep(0)
@@ -482,7 +492,7 @@ async def test_who_is_cancelled_while_text_is_on_its_way_loses_none_of_it(
     leases = Leases(bench.engine.settings.lease)
     lease = leases.hold(claimed, boot_seconds(), lambda: None, lambda: None)
     writer = TextWriter(Texts(bench.engine, leases), claimed, lease)
-    async with bench.holding(run_id):
+    async with holding_quota(bench):
         await writer.add("one ")
         flushing = asyncio.create_task(writer.flush())
         await bench.wait_for_lock_waiters()

@@ -11,7 +11,7 @@ import pytest
 
 from earnest.store import executions, facts
 from earnest.store.database import Database
-from earnest.store.executions import Claimed
+from earnest.store.executions import Claimed, Unwritten
 from earnest.testing.clock import START, ManualClock
 from tests.store.given import (
     LEASE,
@@ -58,7 +58,8 @@ async def test_a_fenced_fact_is_left_out_and_the_others_stand(database: Database
     good, fenced = await claimed(database, 2)
     batch = [_fact(fenced, "a", owner_token=uuid.UUID(int=9)), _fact(good, "a")]
     async with database.connection() as tx:
-        assert await facts.write(tx, batch, LEASE) == [None, facts.Written(cancel_requested=False)]
+        written = await facts.write(tx, batch, LEASE)
+    assert written == [Unwritten.FENCED, facts.Written(cancel_requested=False)]
     assert await facts.steps(database, SCOPE, fenced.run_id) == []
 
 
@@ -72,7 +73,8 @@ async def test_a_stale_attempts_fact_does_not_ride_along_with_the_owners(
         (owner,) = await claim(tx)
         for batch in ([_fact(stale, "a"), _fact(owner, "b")], [_fact(owner, "c"), _fact(stale)]):
             written = await facts.write(tx, batch, LEASE)
-            assert [one is None for one in written] == [fact.fence == 1 for fact in batch]
+            fenced = [one is Unwritten.FENCED for one in written]
+            assert fenced == [fact.fence == 1 for fact in batch]
     steps = await facts.steps(database, SCOPE, owner.run_id)
     assert [step.name for step in steps] == ["b", "c"]
     await event_types(database, owner.run_id)
@@ -97,7 +99,17 @@ async def test_an_expired_lease_writes_nothing(database: Database, clock: Manual
     (taken,) = await claimed(database)
     await clock.advance(seconds=45)
     async with database.connection() as tx:
-        assert await facts.write(tx, [_fact(taken, "a")], LEASE) == [None]
+        assert await facts.write(tx, [_fact(taken, "a")], LEASE) == [Unwritten.FENCED]
+
+
+async def test_facts_of_a_run_on_which_somebody_sits_hold_up_no_others(database: Database) -> None:
+    held, free = await claimed(database, 2)
+    async with database.connection() as sitting, sitting.transaction():
+        await locked(sitting, held.run_id)
+        async with database.connection() as tx:
+            written = await facts.write(tx, [_fact(held, "a"), _fact(free, "a")], LEASE)
+    assert written == [Unwritten.BUSY, facts.Written(cancel_requested=False)]
+    assert await facts.steps(database, SCOPE, held.run_id) == []
 
 
 async def test_a_timer_is_fixed_by_the_first_who_asks(

@@ -1,7 +1,6 @@
 """Remembering: what an attempt leaves for the next one, written under its fence.
 
-Facts of all runs of a process go in groups, like settles. A fact that was fenced out raises
-`FencedOut` in its own attempt and touches nobody else.
+Facts of all runs of a process go in groups, like settles, each under its own fence (`fencing.py`).
 """
 
 from __future__ import annotations
@@ -15,18 +14,18 @@ from typing import Any
 from pydantic import TypeAdapter
 from pydantic_core import to_jsonable_python
 
-from earnest.domain import canonical, ids
+from earnest.domain import canonical
 from earnest.domain.errors import FencedOut
 from earnest.domain.operation import Operation
 from earnest.domain.run import Step
 from earnest.engine.engine import Engine
-from earnest.engine.grouping import Group
-from earnest.engine.leasing import Leases, boot_seconds
+from earnest.engine.fencing import OwnersGroup
+from earnest.engine.leasing import Leases
 from earnest.engine.texting import Texts
 from earnest.engine.typed_json import in_order
 from earnest.store import executions, facts, operations
 from earnest.store.database import Database, Tx
-from earnest.store.executions import Claimed
+from earnest.store.executions import Claimed, Unwritten
 from earnest.store.facts import Fact, Signal, Written
 from earnest.store.statements import sql
 
@@ -70,9 +69,8 @@ class Rememberer:
 
     def __init__(self, engine: Engine, leases: Leases) -> None:
         self._engine = engine
-        self._leases = leases
         self.texts = Texts(engine, leases)
-        self._group: Group[Fact, Written | None] = Group(self._store)
+        self._group: OwnersGroup[Fact, Written] = OwnersGroup(leases, self._store)
 
     async def write(
         self,
@@ -89,19 +87,7 @@ class Rememberer:
             claimed.scope_id, claimed.run_id, claimed.fence, claimed.owner_token, type, payload,
             name, kind, digest, result,
         )  # fmt: skip
-        asked_at = boot_seconds()
-        written = await self._group.put(fact)
-        held = self._leases.find(claimed.key, claimed.fence)
-        if written is None:
-            if held is not None:
-                held.lose()
-            raise FencedOut(
-                f"attempt {claimed.fence} no longer owns run {ids.show('run', claimed.run_id)}"
-            )
-        if held is not None:
-            self._leases.extend(held, asked_at)
-            if written.cancel_requested:
-                held.tell_cancel()
+        await self._group.put(fact)
 
     async def start_timer(
         self, claimed: Claimed, name: str, digest: bytes, span: timedelta
@@ -121,13 +107,13 @@ class Rememberer:
 
         return await self._engine.database.promise("step", work)
 
-    async def _store(self, batch: Sequence[Fact]) -> list[Written | None]:
+    async def _store(self, batch: Sequence[Fact]) -> list[Written | Unwritten]:
         """A step whose reply was lost is there already when it is written again: it is left out of
         the second try and counts as written."""
         lease = self._engine.settings.lease
         doubtful = False
 
-        async def work(tx: Tx) -> list[Written | None]:
+        async def work(tx: Tx) -> list[Written | Unwritten]:
             nonlocal doubtful
             known = await _already(tx, batch) if doubtful else set()
             doubtful = True
@@ -140,7 +126,13 @@ class Rememberer:
 
         name = "step" if any(fact.kind == "step" for fact in batch) else "emit"
         written = await self._engine.database.promise(name, work, one_statement=True)
-        self._engine.bells.moved(*(fact.run_id for fact in batch))
+        self._engine.bells.moved(
+            *(
+                fact.run_id
+                for fact, answer in zip(batch, written, strict=True)
+                if isinstance(answer, Written)
+            )
+        )
         return written
 
 

@@ -35,12 +35,12 @@ from earnest.domain.text import (
     TextHead,
 )
 from earnest.engine.engine import Engine
-from earnest.engine.grouping import Group
-from earnest.engine.leasing import HeldLease, Leases, boot_seconds
+from earnest.engine.fencing import OwnersGroup
+from earnest.engine.leasing import HeldLease, Leases
 from earnest.engine.logs import get_logger
 from earnest.store import texts
 from earnest.store.database import Tx
-from earnest.store.executions import Claimed
+from earnest.store.executions import Claimed, Unwritten
 from earnest.store.texts import Piece, Stored
 
 log = get_logger("earnest.text")
@@ -78,8 +78,7 @@ class Texts:
 
     def __init__(self, engine: Engine, leases: Leases) -> None:
         self._engine = engine
-        self._leases = leases
-        self._group: Group[Piece, Stored | None] = Group(self._store, _AT_ONCE)
+        self._group: OwnersGroup[Piece, Stored] = OwnersGroup(leases, self._store, _AT_ONCE)
 
     async def head(self, claimed: Claimed) -> TextHead:
         """What earlier attempts wrote. Before the first there was none."""
@@ -90,29 +89,17 @@ class Texts:
     async def write(self, piece: Piece) -> int:
         """Stores a piece; returns its sequence. Raises `FencedOut`, and `TextTooLong` or
         `QuotaExceeded` where it would pass a bound."""
-        asked_at = boot_seconds()
         try:
-            stored = await self._group.put(piece)
+            return (await self._group.put(piece)).sequence
         except asyncpg.CheckViolationError as error:
             raise _bound_of(error) from error
-        held = self._leases.find(piece.key, piece.fence)
-        if stored is None:
-            if held is not None:
-                held.lose()
-            shown = ids.show("run", piece.run_id)
-            raise FencedOut(f"attempt {piece.fence} no longer owns run {shown}")
-        if held is not None:
-            self._leases.extend(held, asked_at)
-            if stored.cancel_requested:
-                held.tell_cancel()
-        return stored.sequence
 
-    async def _store(self, batch: Sequence[Piece]) -> list[Stored | None]:
+    async def _store(self, batch: Sequence[Piece]) -> list[Stored | Unwritten]:
         """A piece whose reply was lost is not stored twice."""
         lease = self._engine.settings.lease
         doubtful = False
 
-        async def work(tx: Tx) -> list[Stored | None]:
+        async def work(tx: Tx) -> list[Stored | Unwritten]:
             nonlocal doubtful
             known = [await texts.written_before(tx, piece) if doubtful else None for piece in batch]
             doubtful = True
@@ -121,7 +108,13 @@ class Texts:
             return [stored or next(answers) for stored in known]
 
         stored = await self._engine.database.promise("text", work, one_statement=True)
-        self._engine.bells.moved(*(piece.run_id for piece in batch))
+        self._engine.bells.moved(
+            *(
+                piece.run_id
+                for piece, answer in zip(batch, stored, strict=True)
+                if isinstance(answer, Stored)
+            )
+        )
         return stored
 
 
@@ -222,7 +215,7 @@ class TextWriter:
         self._ripe_at = asyncio.get_running_loop().time() + gather
 
     async def _write(self, content: str) -> int:
-        """A row on which somebody sits is waited for as long as the lease lives."""
+        """A quota on which somebody sits is waited for as long as the lease lives."""
         claimed = self._claimed
         piece = Piece(*claimed.key, claimed.fence, claimed.owner_token, content, self._last)
         while True:

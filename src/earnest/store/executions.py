@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from enum import Enum
 from typing import Any
 
 from earnest.domain import canonical
@@ -21,6 +22,14 @@ from earnest.store.database import Database, Record, Tx
 from earnest.store.statements import sql
 
 Key = tuple[str, uuid.UUID]
+
+
+class Unwritten(Enum):
+    """Why nothing was stored of what an owner wrote: the run is another's, or somebody sits on its
+    row now."""
+
+    FENCED = "fenced"
+    BUSY = "busy"
 
 
 @dataclass(frozen=True, slots=True)

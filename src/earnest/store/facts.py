@@ -12,6 +12,7 @@ from typing import Any
 from earnest.domain.event import Event
 from earnest.domain.run import Step
 from earnest.store.database import Database, Record, Tx
+from earnest.store.executions import Key, Unwritten
 from earnest.store.statements import sql
 
 
@@ -30,6 +31,10 @@ class Fact:
     digest: bytes | None = None
     result: bytes | None = None
 
+    @property
+    def key(self) -> Key:
+        return (self.scope_id, self.run_id)
+
 
 @dataclass(frozen=True, slots=True)
 class Written:
@@ -38,9 +43,9 @@ class Written:
     cancel_requested: bool
 
 
-async def write(tx: Tx, facts: Sequence[Fact], lease: timedelta) -> list[Written | None]:
-    """Stores facts of any runs in one statement, in order. `None`: that one was fenced out. An
-    attempt that lost its run may write beside the one that has it now; only the newest is heard."""
+async def write(tx: Tx, facts: Sequence[Fact], lease: timedelta) -> list[Written | Unwritten]:
+    """Stores facts of any runs in one statement, in order, and says which it did not. An attempt
+    that lost its run may write beside the one that has it now; only the newest is heard."""
     of_runs = _by_run(facts)
     heads = [facts[places[0]] for places in of_runs.values()]
     counts = [len(places) for places in of_runs.values()]
@@ -61,18 +66,26 @@ async def write(tx: Tx, facts: Sequence[Fact], lease: timedelta) -> list[Written
         [fact.result for fact in in_order],
         lease,
     )
-    written: list[Written | None] = [None] * len(facts)
-    for row in rows:
-        for place in of_runs[row["scope_id"], row["run_id"]]:
-            written[place] = Written(row["cancel_requested"])
+    written: list[Written | Unwritten] = [Unwritten.FENCED] * len(facts)
+    # Those that were stored come first, and count: a lease may have ended in the next moment.
+    answers = {(row["scope_id"], row["run_id"]): row for row in reversed(rows)}
+    for key, places in of_runs.items():
+        for place in places:
+            written[place] = _as_written(answers.get(key))
     return written
 
 
-def _by_run(facts: Sequence[Fact]) -> dict[tuple[str, uuid.UUID], list[int]]:
+def _as_written(row: Record | None) -> Written | Unwritten:
+    if row is None:
+        return Unwritten.BUSY
+    return Written(row["cancel_requested"]) if row["stored"] else Unwritten.FENCED
+
+
+def _by_run(facts: Sequence[Fact]) -> dict[Key, list[int]]:
     """The places of each run's facts, of those with its newest fence."""
-    places: dict[tuple[str, uuid.UUID], list[int]] = {}
+    places: dict[Key, list[int]] = {}
     for place, fact in enumerate(facts):
-        own = places.setdefault((fact.scope_id, fact.run_id), [])
+        own = places.setdefault(fact.key, [])
         if own and facts[own[0]].fence < fact.fence:
             own.clear()
         if not own or facts[own[0]].fence == fact.fence:

@@ -10,7 +10,7 @@ from datetime import timedelta
 from earnest.domain.run import RunStatus
 from earnest.domain.text import Standing, TextDelta, TextHead
 from earnest.store.database import Database, Record, Tx
-from earnest.store.executions import Key
+from earnest.store.executions import Key, Unwritten
 from earnest.store.statements import sql
 from earnest.store.visible import Sight
 
@@ -40,8 +40,8 @@ class Stored:
     cancel_requested: bool
 
 
-async def write(tx: Tx, pieces: Sequence[Piece], lease: timedelta) -> list[Stored | None]:
-    """Stores pieces of any runs in one statement, in order. `None`: that one was fenced out. Raises
+async def write(tx: Tx, pieces: Sequence[Piece], lease: timedelta) -> list[Stored | Unwritten]:
+    """Stores pieces of any runs in one statement, in order, and says which it did not. Raises
     `asyncpg.CheckViolationError` where a bound would be passed; then nothing was stored."""
     rows = await tx.fetch(
         sql("write_texts"),
@@ -52,10 +52,17 @@ async def write(tx: Tx, pieces: Sequence[Piece], lease: timedelta) -> list[Store
         [piece.content for piece in pieces],
         lease,
     )
-    stored: list[Stored | None] = [None] * len(pieces)
-    for row in rows:
-        stored[row["place"] - 1] = Stored(row["sequence"], row["cancel_requested"])
+    stored: list[Stored | Unwritten] = [Unwritten.BUSY] * len(pieces)
+    # Those that were stored come first, and count: a lease may have ended in the next moment.
+    for row in reversed(rows):
+        stored[row["place"] - 1] = _as_stored(row)
     return stored
+
+
+def _as_stored(row: Record) -> Stored | Unwritten:
+    if row["sequence"] is None:
+        return Unwritten.FENCED
+    return Stored(row["sequence"], row["cancel_requested"])
 
 
 async def written_before(tx: Tx, piece: Piece) -> Stored | None:

@@ -4,8 +4,10 @@
 -- One entry a run: $1 scopes, $2 runs, $3 fences, $4 owner tokens, $5 the place of its first fact,
 -- $6 how many it has. One entry a fact, those of a run beside each other: $7 event types,
 -- $8 payloads, $9 step names (null: only an event), $10 step kinds, $11 digests, $12 results.
--- $13 lease. Runs missing from the answer were fenced out. The facts are taken out of their arrays
--- by place: a join with them would be a nested loop over all of them for each.
+-- $13 lease. Of each run it is said whether its facts were stored, or it was fenced out; a run on
+-- which somebody else sits is skipped, so that it holds up no other, and is missing from the answer.
+-- The facts are taken out of their arrays by place: a join with them would be a nested loop over all
+-- of them for each.
 WITH locked AS MATERIALIZED (
     SELECT e.scope_id, e.run_id, e.status, e.lease_until, i.first, i.together,
            e.fence = i.fence AND e.owner_token = i.owner_token AS owned
@@ -13,7 +15,7 @@ WITH locked AS MATERIALIZED (
         AS i (scope_id, run_id, fence, owner_token, first, together)
     JOIN execution e USING (scope_id, run_id)
     ORDER BY e.scope_id, e.run_id
-    FOR NO KEY UPDATE OF e
+    FOR NO KEY UPDATE OF e SKIP LOCKED
 ), owned AS (
     UPDATE execution e
     SET last_seq = e.last_seq + l.together, lease_until = clock() + $13::interval
@@ -36,7 +38,10 @@ WITH locked AS MATERIALIZED (
     INSERT INTO event (scope_id, run_id, seq, type, payload, created_at)
     SELECT scope_id, run_id, seq, type, payload, clock() FROM fact
 )
-SELECT scope_id, run_id, cancel_requested FROM owned;
+SELECT scope_id, run_id, cancel_requested, true AS stored FROM owned
+UNION ALL
+SELECT scope_id, run_id, false, false FROM locked
+WHERE (owned AND status = 'running' AND lease_until > clock()) IS NOT TRUE;
 
 -- name: append_events
 -- $1 scope, $2 run, $3 the last number before these, $4 types, $5 payloads.

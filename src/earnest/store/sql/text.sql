@@ -3,9 +3,10 @@
 -- name: write_texts
 -- Arrays of equal length: $1 scopes, $2 runs, $3 fences, $4 owner tokens, $5 pieces of text; $6
 -- lease. Pieces of one run come in their order. As with `write_facts`: locks first and in order,
--- only the newest attempt of a run is looked at, and pieces missing from the answer were fenced
--- out. Heads are changed under the locks of their executions and quotas after them, in order; a
--- bound that would be passed refuses the whole statement.
+-- only the newest attempt of a run is looked at, pieces that come back without a sequence were
+-- fenced out, and on the runs of those that do not come back somebody else sits. Heads are changed
+-- under the locks of their executions and quotas after them, in order; a bound that would be passed
+-- refuses the whole statement.
 WITH item AS (
     SELECT *, octet_length(content) AS bytes,
            row_number() OVER (PARTITION BY scope_id, run_id, fence ORDER BY place)::int AS number
@@ -17,11 +18,11 @@ WITH item AS (
            sum(bytes) OVER (PARTITION BY scope_id, run_id, fence)::int AS bytes
     FROM item ORDER BY scope_id, run_id, fence DESC
 ), locked AS MATERIALIZED (
-    SELECT e.scope_id, e.run_id, e.status, e.lease_until, w.pieces, w.bytes,
+    SELECT e.scope_id, e.run_id, e.status, e.lease_until, w.fence, w.pieces, w.bytes,
            e.fence = w.fence AND e.owner_token = w.owner_token AS owned
     FROM written w JOIN execution e USING (scope_id, run_id)
     ORDER BY e.scope_id, e.run_id
-    FOR NO KEY UPDATE OF e
+    FOR NO KEY UPDATE OF e SKIP LOCKED
 ), owned AS (
     UPDATE execution e SET lease_until = clock() + $6::interval
     FROM locked l
@@ -55,7 +56,12 @@ WITH item AS (
     JOIN grown g USING (scope_id, run_id)
 )
 SELECT i.place::int, g.last_sequence - o.pieces + i.number AS sequence, o.cancel_requested
-FROM item i JOIN owned o USING (scope_id, run_id, fence) JOIN grown g USING (scope_id, run_id);
+FROM item i JOIN owned o USING (scope_id, run_id, fence) JOIN grown g USING (scope_id, run_id)
+UNION ALL
+SELECT i.place::int, NULL, NULL
+FROM item i JOIN locked l USING (scope_id, run_id)
+WHERE (i.fence = l.fence AND l.owned AND l.status = 'running' AND l.lease_until > clock())
+      IS NOT TRUE;
 
 -- name: text_head
 -- $1 scope, $2 run.
