@@ -7,7 +7,7 @@ in the order of their canonical JSON, so that equal values have equal digests ev
 from __future__ import annotations
 
 import re
-from functools import cache
+from functools import lru_cache
 from typing import Any, Literal
 
 from pydantic import TypeAdapter, ValidationError
@@ -28,7 +28,7 @@ def encode_typed(
     """The canonical bytes of a value. Raises `canonical.NotJson` and pydantic's errors, which are
     `ValueError`s; with `warnings="error"` also for a value that is not of its declared type."""
     plain = declared.dump_python(value, mode="json", warnings=warnings)
-    if _may_hold_sets(declared):
+    if _may_hold_sets(declared) and not _is_plain(value):
         plain = in_order(plain, declared.dump_python(value, warnings="none"))
     data = canonical.encode(plain)
     if b"null" in data and value is not None:
@@ -37,10 +37,23 @@ def encode_typed(
     return data
 
 
-@cache
+@lru_cache(maxsize=4096)
 def _may_hold_sets(declared: TypeAdapter[Any]) -> bool:
     schema = str(declared.core_schema)
     return any(f"'type': '{type_}'" in schema for type_ in ("set", "frozenset", "any"))
+
+
+_SCALARS = frozenset({str, int, float, bool, type(None)})
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether a value is JSON as it stands; what is neither that nor surely without sets is not."""
+    kind = type(value)
+    if kind is dict:
+        return all(_is_plain(part) for part in value.values())
+    if kind is list or kind is tuple:
+        return all(_is_plain(part) for part in value)
+    return kind in _SCALARS
 
 
 def in_order(plain: Any, value: Any) -> Any:
