@@ -49,6 +49,7 @@ class Doorbells:
         self._moved: set[uuid.UUID] = set()
         self._pending = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
+        self._users = 0
 
     def ring(self, *names: str) -> None:
         """Wakes waiters here at once, and soon those in other processes."""
@@ -85,13 +86,19 @@ class Doorbells:
             self._waiters[name].discard(event)
 
     async def start(self) -> None:
-        """Begins to send to and to listen for other processes."""
-        if not self._across:
+        """Begins to send to and to listen for other processes. Several in this process may each
+        start the bells, a program and its worker; the last one to stop them ends them."""
+        self._users += 1
+        if not self._across or self._tasks:
             return
         self._tasks = [asyncio.create_task(self._send()), asyncio.create_task(self._listen())]
 
     async def stop(self) -> None:
-        """Sends what was not sent yet, if that can be done quickly, and ends."""
+        """Ends them for whoever started them. The last one sends what was not sent yet, if that can
+        be done quickly. Harmless when nobody has started them."""
+        self._users = max(0, self._users - 1)
+        if self._users:
+            return
         tasks, self._tasks = self._tasks, []
         for task in tasks:
             task.cancel()

@@ -72,6 +72,7 @@ class Worker:
 
     async def run(self) -> None:
         """Works until `stop`; returns when everything is settled or handed back."""
+        await self.engine.bells.start()
         loops: list[asyncio.Task[None]] = []
         stop = asyncio.create_task(self._stop.wait())
         try:
@@ -148,7 +149,6 @@ class Worker:
         if recovered:
             log.info("worker.recovered", moved=recovered)
         await announcing.announce(self.engine)
-        await self.engine.bells.start()
 
     async def _enter(self, tx: Tx) -> bool:
         return await self.engine.instance.enter(tx, self._serves)

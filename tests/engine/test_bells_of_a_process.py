@@ -1,0 +1,85 @@
+"""The bells of one process: several parts of it use them, and they ring until the last has left."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import earnest
+from earnest import App, Context
+from earnest.engine.doorbells import Doorbells
+from tests.engine.conftest import MakeBench
+
+ECHO = App("echo")
+
+
+@ECHO.run("echo")
+async def echo(ctx: Context, value: int) -> int:
+    return value
+
+
+def tasks_of(bells: Doorbells) -> list[asyncio.Task[Any]]:
+    """Of all that ever ring or listen here; nobody else's."""
+    wanted = {"Doorbells._send", "Doorbells._listen"}
+    return [
+        task
+        for task in asyncio.all_tasks()
+        if getattr(task.get_coro(), "__qualname__", "") in wanted
+        and task.get_coro().cr_frame.f_locals["self"] is bells  # type: ignore[union-attr]
+    ]
+
+
+async def test_bells_that_are_started_twice_ring_once_and_until_both_have_left(
+    make_bench: MakeBench,
+) -> None:
+    """P17, P23: no listener is left behind that nobody stops."""
+    bells = make_bench(ECHO).engine.bells
+    await bells.start()
+    await bells.start()
+    assert len(tasks_of(bells)) == 2
+    await bells.stop()
+    assert len(tasks_of(bells)) == 2
+    await bells.stop()
+    assert tasks_of(bells) == []
+
+
+async def test_bells_can_be_started_again(make_bench: MakeBench) -> None:
+    bells = make_bench(ECHO).engine.bells
+    await bells.stop()
+    for _ in range(2):
+        await bells.start()
+        assert len(tasks_of(bells)) == 2
+        await bells.stop()
+        assert tasks_of(bells) == []
+
+
+async def test_a_program_that_also_works_leaves_no_listener_behind(database_url: str) -> None:
+    """P23: nothing of it goes on when the program has closed it."""
+    async with earnest.open(ECHO, database_url=database_url, worker=True) as opened:
+        await ECHO.submit(ECHO.kinds["echo"], 1)
+        bells = opened.engine.bells
+        assert len(tasks_of(bells)) == 2
+    assert tasks_of(bells) == []
+
+
+async def test_the_bells_of_a_program_ring_on_when_its_worker_has_ended(
+    make_bench: MakeBench,
+) -> None:
+    """P17: what it submits then is still told to the workers elsewhere."""
+    bench = make_bench(ECHO)
+    await bench.engine.bells.start()
+    async with bench.at_work():
+        assert len(tasks_of(bench.engine.bells)) == 2
+    assert len(tasks_of(bench.engine.bells)) == 2
+
+
+async def test_a_worker_that_cannot_begin_stops_no_bells_but_its_own(
+    make_bench: MakeBench,
+) -> None:
+    bench = make_bench(ECHO)
+    await bench.engine.bells.start()
+    await bench.execute("ALTER TABLE execution RENAME COLUMN lease_until TO lease_away")
+    ended = await asyncio.gather(bench.worker.run(), return_exceptions=True)
+    await bench.execute("ALTER TABLE execution RENAME COLUMN lease_away TO lease_until")
+    assert isinstance(ended[0], Exception)
+    assert len(tasks_of(bench.engine.bells)) == 2
