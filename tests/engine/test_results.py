@@ -22,7 +22,7 @@ UNSTORABLE = {
     "NUL in a key": ({"a\x00b": 1}, "a NUL character"),
     "infinite": ({"number": float("inf")}, "is not a JSON number"),
     "not a number": (float("nan"), "is not a JSON number"),
-    "surrogate": ("\ud800", "surrogates not allowed"),
+    "surrogate": ("\ud800", "half of a surrogate pair"),
     "no JSON": (object(), "cannot be stored"),
     "circular": (LOOP, "cannot be stored"),
     "oversize": ("x" * 1024 * 1024, "at most 1048576 are kept"),
