@@ -33,8 +33,8 @@ class Played(Model):
     def places(self) -> list[str]:
         return [one.place for one in self.under_way]
 
-    def answered(self, answer: str, place: int = 0) -> None:
-        self.answer(place, answer, None)
+    def answered(self, answer: str, place: int = 0, loss: int | None = None) -> None:
+        self.answer(place, answer, loss)
         self.agrees()
 
     def reaped(self) -> None:
@@ -159,3 +159,16 @@ def test_who_waits_does_not_wait_for_a_process_that_has_provably_ended(
     if not places:
         played.answered("")  # It says that it is in doubt, and looks how it stands now.
     assert played.places() == places
+
+
+@pytest.mark.parametrize("loss", [0, 1])
+def test_a_receipt_that_comes_too_late_is_one_finding_although_a_reply_was_lost(
+    played: Played, loss: int
+) -> None:
+    played.performed_alone()
+    played.passed(76)
+    played.reaped()
+    played.resolve(0, "released", 0, None)
+    played.answered("receipt", loss=loss)
+    (operation,) = played.reference.operations.values()
+    assert operation.findings == 1

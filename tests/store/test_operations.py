@@ -408,10 +408,14 @@ async def test_the_desk_shows_the_longest_doubt_first(
     assert [one.operation_id for one in rest] == [made[2].operation_id]
 
 
-async def test_findings_are_kept_with_their_operation(database: Database) -> None:
+async def test_a_finding_is_kept_once_with_its_operation_however_often_it_is_put(
+    database: Database,
+) -> None:
+    finding_id = ids.new_id()
     async with database.connection() as tx:
         made = await begun(tx)
-        await operations.put_finding(tx, SCOPE, made.operation_id, "late_receipt", {"id": 7})
+        for _ in range(2):
+            await operations.put_finding(tx, made, finding_id, "late_receipt", {"id": 7})
     (found,) = await operations.findings(database, SCOPE, made.operation_id)
     assert found == {"kind": "late_receipt", "detail": {"id": 7}, "at": START}
 

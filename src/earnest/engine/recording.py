@@ -68,11 +68,13 @@ async def confirm(
     """submitting or unknown → submitted, with the app's own record. A receipt for an operation that
     was since released or sent again moves nothing and is kept as a finding. Returns the operation
     as it stands then. Raises `HookFailed` when the app's record failed: nothing is stored."""
+    # Chosen here: the promise may be repeated after a lost reply, and is one finding all the same.
+    finding_id = ids.new_id()
 
     async def work(tx: Tx) -> Operation:
         locked, operation = await _lock(tx, scope_id, operation_id)
         if operation.state not in _OPEN or not proof.entitles(operation):
-            await _late(tx, operation, receipt, proof)
+            await _late(tx, operation, receipt, proof, finding_id)
             return operation
         resolution = _resolution(operation, proof, "submitted")
         note = Note("resolve" if resolution else "confirm", proof.by, operation.attempt, resolution)
@@ -162,7 +164,8 @@ _OPEN = (OperationState.SUBMITTING, OperationState.UNKNOWN)
 
 
 async def _promise(engine: Engine, name: str, work: Any) -> Operation:
-    # Repeated after a lost reply it finds its own outcome: the state has left those it moves from.
+    # Repeated after a lost reply it finds its own outcome: the state has left those it moves from,
+    # or its finding is there.
     operation: Operation = await engine.database.promise(name, work)
     engine.bells.ring(WORK, QUESTION)
     if operation.run_id is not None:
@@ -220,19 +223,16 @@ async def _record(engine: Engine, tx: Tx, operation: Operation, receipt: bytes) 
         reach("record.after")
 
 
-async def _late(tx: Tx, operation: Operation, receipt: bytes, proof: Proof) -> None:
+async def _late(
+    tx: Tx, operation: Operation, receipt: bytes, proof: Proof, finding_id: uuid.UUID
+) -> None:
     value = canonical.decode(receipt)
     if operation.state is OperationState.SUBMITTED and operation.receipt == value:
         return  # Said before; perhaps by this very promise, whose reply was lost.
     if proof.token is None:
         _refuse_stale(operation, proof)
-    await operations.put_finding(
-        tx,
-        operation.scope_id,
-        operation.operation_id,
-        "late_receipt",
-        {"by": proof.by, "receipt": value, "state": operation.state.value},
-    )
+    told = {"by": proof.by, "receipt": value, "state": operation.state.value}
+    await operations.put_finding(tx, operation, finding_id, "late_receipt", told)
 
 
 def _refuse_stale(operation: Operation, proof: Proof) -> None:

@@ -246,10 +246,16 @@ async def note_final_lookup(
 
 
 async def put_finding(
-    tx: Tx, scope_id: str, operation_id: uuid.UUID | None, kind: str, detail: dict[str, Any]
+    tx: Tx, operation: Operation, finding_id: uuid.UUID, kind: str, detail: dict[str, Any]
 ) -> None:
+    """Harmless to repeat under the same id."""
     await tx.execute(
-        sql("put_finding"), scope_id, ids.new_id(), operation_id, kind, canonical.encode(detail)
+        sql("put_finding"),
+        operation.scope_id,
+        finding_id,
+        operation.operation_id,
+        kind,
+        canonical.encode(detail),
     )
 
 

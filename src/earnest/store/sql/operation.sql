@@ -163,8 +163,10 @@ WHERE o.state = 'submitting'
 ORDER BY o.call_until LIMIT $3;
 
 -- name: put_finding
+-- $1 scope, $2 its id (once, however often it is put), $3 operation, $4 kind, $5 detail.
 INSERT INTO finding (scope_id, finding_id, operation_id, kind, detail, created_at)
-VALUES ($1, $2, $3, $4, $5, clock());
+VALUES ($1, $2, $3, $4, $5, clock())
+ON CONFLICT (scope_id, finding_id) DO NOTHING;
 
 -- name: findings_of
 SELECT finding_id, operation_id, kind, detail, created_at FROM finding
