@@ -283,6 +283,7 @@ async def _assembled(
     app: App, home: Path | None, database_url: str | None, *, worker: bool
 ) -> AsyncIterator[Assembly]:
     """With what goes on beside the program: a worker, or somebody who minds what ran out."""
+    _require_app(app)
     url = database_url or os.environ.get("EARNEST_DATABASE_URL") or None
     async with Assembly(Config(home or default_home(), url, [app])) as assembly:
         await announcing.announce(assembly.engine)
@@ -303,6 +304,12 @@ def _known(engine: Engine) -> AbstractAsyncContextManager[None]:
     return instances.known(
         engine.instance, engine.database, Serves(effects=tuple(engine.effect_kinds()))
     )
+
+
+def _require_app(app: object) -> None:
+    """It is easily taken for that of a web framework."""
+    if not isinstance(app, App):
+        raise SettingInvalid(f"{type(app).__module__}.{type(app).__name__} is no earnest.App")
 
 
 async def _mind(assembly: Assembly) -> None:

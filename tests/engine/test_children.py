@@ -72,6 +72,18 @@ async def test_a_parent_gathers_what_its_children_return_in_order(
         assert await bench.told(child) == ["run.submitted", "attempt.started", "run.succeeded"]
 
 
+async def test_what_is_no_run_kind_is_no_child(make_bench: MakeBench, clock: ManualClock) -> None:
+    app = App("odd")
+
+    @app.run("odd", max_attempts=1)
+    async def odd(ctx: Context, value: Any) -> None:
+        await ctx.submit("echo", 1, name="child")  # type: ignore[arg-type]
+
+    run = await make_bench(app).done("odd", 1)
+    assert run.error is not None
+    assert "'echo' is no run kind; give the handler" in run.error["detail"]
+
+
 async def test_the_id_of_a_child_derives_from_its_parent_and_name(
     make_bench: MakeBench, clock: ManualClock
 ) -> None:

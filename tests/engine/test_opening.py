@@ -7,11 +7,12 @@ from datetime import timedelta
 
 import asyncpg
 import pytest
+from fastapi import FastAPI
 from structlog.testing import capture_logs
 
 import earnest
 from earnest import App, Context, assembly
-from earnest.domain.errors import SettingInvalid
+from earnest.domain.errors import InvalidRequest, SettingInvalid
 from earnest.engine import binding
 from earnest.testing.clock import ManualClock
 from tests.engine.bench import SCOPE
@@ -48,6 +49,23 @@ async def test_a_program_opens_the_database_that_its_environment_names(
     connection = await asyncpg.connect(database_url)
     assert await connection.fetchval("SELECT count(*) FROM earnest.run") == 1
     await connection.close()
+
+
+async def test_what_is_no_app_of_earnest_is_refused_before_anything_is_opened() -> None:
+    for app in (FastAPI(), None, "shop:app"):
+        with pytest.raises(SettingInvalid, match=r"is no earnest\.App$"):
+            async with earnest.open(app):  # type: ignore[arg-type]
+                pytest.fail("it was opened")
+
+
+async def test_what_is_no_run_kind_is_not_submitted(database_url: str) -> None:
+    app = idle()
+    async with earnest.open(app, database_url=database_url):
+        for kind in ("idle", idle, None):
+            with pytest.raises(InvalidRequest, match="is no run kind; give the handler"):
+                await app.submit(kind, 1)  # type: ignore[arg-type]
+            with pytest.raises(InvalidRequest, match="is no run kind; give the handler"):
+                await app.submit_many(kind, [1])  # type: ignore[arg-type]
 
 
 async def test_a_program_that_could_not_be_opened_is_bound_to_nothing(database_url: str) -> None:

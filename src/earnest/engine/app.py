@@ -13,7 +13,7 @@ from earnest.domain.errors import SettingInvalid
 from earnest.domain.run import RetryPolicy
 from earnest.engine import binding, submitting
 from earnest.engine.effects import Effect, require_effect
-from earnest.engine.kinds import Kinds, RunKind, check_name, make_kind
+from earnest.engine.kinds import Kinds, RunKind, check_name, make_kind, require_kind
 
 InputT = TypeVar("InputT")
 OutputT = TypeVar("OutputT")
@@ -100,6 +100,7 @@ class App:
     ) -> str:
         """Submits a run through the open binding and returns its id. The same key and input give
         the same run (P7). Raises as `submitting.submit` does."""
+        require_kind(kind)
         bound = binding.current()
         request = submitting.Request(
             kind.name, input, key, priority=priority, not_before=not_before, labels=labels or {}
@@ -117,6 +118,7 @@ class App:
         keys: Sequence[str | None] | None = None,
     ) -> list[str]:
         """Submits many runs in one commit, all or none; returns their ids in order."""
+        require_kind(kind)
         bound = binding.current()
         found = await submitting.submit_many(
             bound.engine, bound.scope_id, bound.principal_id, kind.name, inputs, keys

@@ -35,7 +35,7 @@ from earnest.engine import intending, operating, parenting
 from earnest.engine.effects import Effect
 from earnest.engine.engine import Engine
 from earnest.engine.foreign_code import Leaving, foreign_code
-from earnest.engine.kinds import RunKind
+from earnest.engine.kinds import RunKind, require_kind
 from earnest.engine.leasing import HeldLease
 from earnest.engine.logs import get_logger
 from earnest.engine.names import Names
@@ -248,6 +248,7 @@ class Context:
         detached: bool = False,
     ) -> Child[OutputT]:
         """Submits a child run and goes on. The same child in every attempt."""
+        require_kind(kind)
         stored = self._name("child", name or kind.name, key)
         return Child(await self._submit(kind, input, stored, detached), stored, kind)
 

@@ -17,6 +17,7 @@ from pydantic import PydanticUserError, TypeAdapter, ValidationError
 
 from earnest.domain import canonical
 from earnest.domain.errors import InvalidRequest, SettingInvalid, UnknownKind
+from earnest.domain.foreign_errors import said_by
 from earnest.domain.run import RetryPolicy
 from earnest.engine.foreign_code import foreign_code
 from earnest.engine.typed_json import encode_typed, misfit
@@ -71,6 +72,15 @@ class RunKind(Generic[InputT, OutputT]):
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         """Calls the handler as the plain function it is; for tests of one's own code."""
         return self.handler(*arguments, **named)
+
+
+def require_kind(kind: object) -> None:
+    """Raises `InvalidRequest` for what is no registered handler, such as a name or a function."""
+    if not isinstance(kind, RunKind):
+        raise InvalidRequest(
+            f"{said_by(kind)[:80]!r} is no run kind; give the handler that `@app.run(...)` "
+            "decorates, or `app.kinds[...]`"
+        )
 
 
 class Kinds(Mapping[str, RunKind[Any, Any]]):
