@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import asyncpg
 import pytest
 
@@ -44,6 +46,30 @@ async def test_a_connection_is_handed_on_without_a_message_to_the_server(
             await tx.execute("SET my.mark = 'kept'")
         async with database.connection() as tx:
             assert await tx.fetchval("SHOW my.mark") == "kept"
+
+
+async def test_a_connection_that_nobody_needs_goes_back_to_the_pool_and_one_in_use_stays(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pool closes it after a while; a firewall may have forgotten it before."""
+    monkeypatch.setattr("earnest.store.database._TIDIED_EVERY", 0.02)
+    async with Database(database_url, size=3) as database:
+        async with database.connection(), database.connection(), database.connection():
+            pass
+        pool = database._pool
+        assert pool is not None
+        async with asyncio.timeout(10), database.connection() as tx:
+            while pool.get_idle_size() < 2:
+                await tx.fetchval("SELECT 1")
+            await tx.execute("SET my.mark = 'kept'")
+        for _ in range(20):
+            async with database.connection() as tx:
+                assert await tx.fetchval("SHOW my.mark") == "kept"
+                await tx.fetchval("SELECT pg_sleep(0.01)")
+        async with asyncio.timeout(10):
+            while pool.get_idle_size() < 3:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+        assert database._tidying is None
 
 
 async def test_what_an_apps_own_code_did_to_a_session_ends_with_its_turn(

@@ -15,6 +15,7 @@ A promise that did something passes two crash points, `NAME.before` and `NAME.af
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -75,6 +76,8 @@ def _encode_jsonb(data: bytes) -> bytes:
 def _decode_jsonb(data: bytes) -> Any:
     return canonical.decode(bytes(data[1:]))
 
+
+_TIDIED_EVERY = 30.0  # seconds
 
 # Connections that an app's own code has had in its hands; see `lend`.
 _LENT: WeakSet[Tx] = WeakSet()
@@ -155,6 +158,9 @@ class Database:
         # pool each time would cost more than many a statement. Whoever had to ask the pool is
         # `asking`; what comes back then goes there.
         self._at_hand: list[Tx] = []
+        self._unused = 0  # so many, the first ones, were not used since the last tidying
+        self._tidying: asyncio.TimerHandle | None = None
+        self._going_back: asyncio.Task[None] | None = None
         self._asking = 0
         self._closing = False
 
@@ -169,6 +175,9 @@ class Database:
         pool, self._closing = self._pool, True
         if pool is None:
             return
+        if self._tidying is not None:
+            self._tidying.cancel()
+            self._tidying = None
         try:
             async with asyncio.timeout(5):
                 while self._at_hand:
@@ -205,11 +214,33 @@ class Database:
         if self._closing or self._asking or not _is_as_new(tx):
             await self._release(tx)
         else:
-            self._at_hand.append(tx)
+            self._keep_at_hand(tx)
+
+    def _keep_at_hand(self, tx: Tx) -> None:
+        self._at_hand.append(tx)
+        if self._tidying is None:
+            self._tidying = asyncio.get_running_loop().call_later(_TIDIED_EVERY, self._tidy)
+
+    def _tidy(self) -> None:
+        """What nobody needed for a while goes back to the pool, which closes it in time: what lies
+        between here and the server may forget a connection that is never used."""
+        self._tidying = None
+        unused, self._at_hand = self._at_hand[: self._unused], self._at_hand[self._unused :]
+        self._unused = len(self._at_hand)
+        if self._at_hand:
+            self._tidying = asyncio.get_running_loop().call_later(_TIDIED_EVERY, self._tidy)
+        if unused:
+            self._going_back = asyncio.create_task(self._give_back(unused))
+
+    async def _give_back(self, unused: list[Tx]) -> None:
+        for tx in unused:
+            with contextlib.suppress(*LOST):
+                await self._release(tx)
 
     async def _take(self) -> Tx:
         while self._at_hand:
             tx = self._at_hand.pop()
+            self._unused = min(self._unused, len(self._at_hand))
             if _is_as_new(tx):
                 return tx
             await self._release(tx)
@@ -223,6 +254,7 @@ class Database:
 
     def _drop_at_hand(self) -> None:
         """Where one connection was lost the others may be, and not know it yet."""
+        self._unused = 0
         while self._at_hand:
             self._at_hand.pop().terminate()
 
