@@ -8,12 +8,14 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from earnest.domain.run import RunStatus
 from earnest.engine.app import App
 from earnest.engine.context import Context
 from earnest.engine.doorbells import QUESTION, WORK, Doorbells
 from earnest.engine.engine import Engine
+from earnest.engine.minding import Minder
 from earnest.engine.working import Worker
 from earnest.store import runs
 from earnest.store.database import Database
@@ -119,3 +121,16 @@ async def test_a_draining_worker_asks_no_new_questions(
     assert not working.done()
     worker.hurry()
     await working
+
+
+async def test_a_minder_that_fails_does_not_fall_silent(
+    make_engine: Callable[..., Engine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def look() -> int:
+        raise ValueError("ours")
+
+    minder = Minder(make_engine(App("minded")))
+    monkeypatch.setattr(minder.reaper, "look", look)
+    with capture_logs() as told, pytest.raises(ValueError, match="ours"):
+        await minder.run()
+    assert "minder.failed" in [line["event"] for line in told]

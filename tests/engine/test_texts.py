@@ -568,3 +568,19 @@ async def test_pruning_takes_a_few_runs_at_a_time(
     await clock.advance(seconds=2 * text.KEPT_AFTER_SUCCESS.total_seconds())
     assert [await prune_texts(bench.engine, limit=2) for _ in range(3)] == [2, 1, 0]
     assert await bench.value("SELECT count(*) FROM text_delta") == 0
+
+
+async def test_text_whose_time_is_over_is_pruned_by_whoever_minds(
+    make_bench: MakeBench, clock: ManualClock
+) -> None:
+    """P10: else a principal's quota would be used up one day, for ever."""
+
+    async def write(ctx: Context) -> None:
+        await ctx.text("words")
+
+    bench = make_bench(app_of(write))
+    await bench.done("write")
+    await clock.advance(seconds=2 * text.KEPT_AFTER_SUCCESS.total_seconds())
+    async with bench.at_work():
+        await bench.wait_until_true("SELECT bytes = 0 FROM text_quota")
+    assert await bench.value("SELECT count(*) FROM text_delta") == 0

@@ -1,9 +1,10 @@
 """Minding: what any process does so that nothing is left lying, whether or not it takes up runs.
 
-Two rounds. *Watch* moves on what has run out (`reaping.py`) and lets delayed runs join the queue;
-*ask* asks providers about the doubts that are due (`reconciling.py`). A worker has a minder. So has
-a program that only calls or submits: in its house there may be no worker at all, and a call whose
-program died would otherwise stay `submitting` until somebody asks for it again.
+Three rounds. *Watch* moves on what has run out (`reaping.py`) and lets delayed runs join the queue;
+*ask* asks providers about the doubts that are due (`reconciling.py`); *prune* removes text whose
+time is over. A worker has a minder. So has a program that only calls or submits: in its house there
+may be no worker at all, and a call whose program died would otherwise stay `submitting` until
+somebody asks for it again.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from earnest.engine.doorbells import QUESTION, WORK
 from earnest.engine.engine import Engine
 from earnest.engine.logs import get_logger
 from earnest.engine.reaping import Reaper
+from earnest.engine.texting import prune_texts
 from earnest.store.database import LOST, Tx
 from earnest.store.statements import sql
 
@@ -28,6 +30,8 @@ log = get_logger("earnest.minding")
 
 _RIPEN = 500
 _QUESTIONS = 20
+_PRUNED = 50
+_PRUNE_EVERY = timedelta(minutes=10)
 
 
 class Minder:
@@ -40,20 +44,26 @@ class Minder:
         self._watch_every = watch_every or engine.settings.watch_every
 
     async def run(self) -> None:
-        """Both rounds until it is cancelled; questions that were asked are waited for then."""
+        """All rounds until it is cancelled; questions that were asked are waited for then."""
         loops = [asyncio.create_task(loop) for loop in self.loops()]
         try:
             await asyncio.gather(*loops)
+        except Exception:
+            # A mistake of ours. The program around goes on, and has to be told.
+            log.exception("minder.failed")
+            raise
         finally:
             for loop in loops:
                 loop.cancel()
             await asyncio.gather(*loops, *self.questions, return_exceptions=True)
 
-    def loops(self) -> tuple[Coroutine[Any, Any, None], Coroutine[Any, Any, None]]:
-        return (
-            repeat(self._engine, "watch", self.watch, None),
+    def loops(self) -> list[Coroutine[Any, Any, None]]:
+        """The one that asks comes first."""
+        return [
             repeat(self._engine, "ask", self.ask, QUESTION),
-        )
+            repeat(self._engine, "watch", self.watch, None),
+            repeat(self._engine, "prune", self.prune, None),
+        ]
 
     async def watch(self) -> timedelta:
         # Here too: workers that always find something to claim would leave delayed runs unripe.
@@ -74,6 +84,11 @@ class Minder:
             self.questions.add(task)
             task.add_done_callback(self.questions.discard)
         return timedelta(0) if len(taken) == free else self._engine.settings.poll
+
+    async def prune(self) -> timedelta:
+        """A few runs at a time: nobody waits long for the rows of a principal's quota."""
+        pruned = await prune_texts(self._engine, limit=_PRUNED)
+        return timedelta(0) if pruned == _PRUNED else _PRUNE_EVERY
 
 
 async def ripen(engine: Engine) -> int:

@@ -90,7 +90,7 @@ class Worker:
             # A loop ends only by a mistake of ours: better to drain and fail than to look alive.
             await asyncio.wait({stop, *loops}, return_when=asyncio.FIRST_COMPLETED)
             broken = [loop.exception() for loop in loops if loop.done()]
-            claiming, _, asking, _ = loops
+            claiming, asking, *_ = loops
             await _end([stop, claiming, asking])
             await self._drain()
             for error in broken:
