@@ -20,7 +20,7 @@ import psutil  # type: ignore[import-untyped]
 import pytest
 
 from earnest.testing.simulator import Simulator
-from tests.docs.guides import Guide, reading
+from tests.docs.guides import Guide, open_guide, reading
 from tests.docs.test_ten_minutes import free_port
 from tests.testing.test_example_project import environment
 
@@ -32,10 +32,10 @@ ASKED = "/orders/17/refund"
 LONG = 3_000
 
 
-@pytest.fixture(scope="module")
-def guide() -> Iterator[Guide]:
-    with reading("adopt-with-one-operation") as opened:
-        yield opened
+@pytest.fixture
+def guide() -> Guide:
+    """Each test runs a part of the page; see the last one."""
+    return open_guide("adopt-with-one-operation")
 
 
 class House:
@@ -207,3 +207,9 @@ def test_a_task_whose_process_is_killed_comes_again_and_has_paid_once(
         house.until(lambda: len(re.findall(r"refund\[.*\] succeeded", house.said())) == 2)
     receipts = set(re.findall(r"succeeded in .*: '(\w+)'", house.said()))
     assert len(receipts) == len(house.bank.truth("bank")) == 1
+
+
+def test_every_block_of_the_page_is_run_by_a_test_above() -> None:
+    above = Path(__file__).read_text(encoding="utf-8")
+    with reading("adopt-with-one-operation") as guide:
+        guide.used |= {name for name in guide.blocks if f'"{name}"' in above}

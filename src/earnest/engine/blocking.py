@@ -14,12 +14,13 @@ import os
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakSet
 
+from earnest.domain.duration import Duration
 from earnest.domain.errors import SettingInvalid
 from earnest.engine import binding
 from earnest.engine.app import App
@@ -47,14 +48,6 @@ class _Opened:
     closing: ExitStack
 
 
-@dataclass
-class _Inherited:
-    """What forked processes found opened. Never used, closed or collected: its sockets, and the
-    selector that watches them, are the other process's."""
-
-    kept: list[_Opened] = field(default_factory=list)
-
-
 class Blocking:
     """An app for callers that block. `earnest.blocking` makes it.
 
@@ -79,13 +72,14 @@ class Blocking:
         *,
         resource_key: str | None = None,
         scope: str | None = None,
+        wait: Duration | None = None,
     ) -> Iterator[ReceiptT]:
         """Does it at most once and gives the receipt to the body. Promises and raises what
         `earnest.operation` does."""
 
         async def receipt() -> ReceiptT:
             async with operation(
-                key, effect, request, resource_key=resource_key, scope=scope
+                key, effect, request, resource_key=resource_key, scope=scope, wait=wait
             ) as found:
                 return found
 
@@ -153,7 +147,7 @@ class Blocking:
         """In a process that was just forked: another thread may have held the lock meanwhile."""
         self._lock = threading.Lock()
         if self._opened is not None:
-            _inherited.kept.append(self._opened)
+            _inherited.append(self._opened)
             self._opened = None
 
     def _wait(self, work: Callable[[], Awaitable[T]]) -> T:
@@ -192,7 +186,10 @@ def _refuse_event_loops() -> None:
 # ---- forks -------------------------------------------------------------------------------------
 
 _all: WeakSet[Blocking] = WeakSet()
-_inherited = _Inherited()
+
+_inherited: list[_Opened] = []
+"""What a forked process found opened. Never used, closed or collected there: its sockets, and the
+selector that watches them, are the other process's."""
 
 
 def _leave_all_behind() -> None:
