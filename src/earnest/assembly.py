@@ -249,7 +249,7 @@ async def open_app(
     none are given. With `worker`, this process also runs work; without one it still minds what ran
     out, and asks providers about doubts. In code without `await`, use `blocking`."""
     async with _assembled(app, home, database_url, worker=worker) as assembly:
-        bound = binding.Binding(assembly.engine, scope, principal)
+        bound = await binding.make(assembly.engine, scope, principal)
         binding.bind(bound)
         try:
             yield assembly
@@ -273,7 +273,7 @@ def blocking(
     @asynccontextmanager
     async def opening() -> AsyncIterator[binding.Binding]:
         async with _assembled(app, home, database_url, worker=worker) as assembly:
-            yield binding.Binding(assembly.engine, scope, principal)
+            yield await binding.make(assembly.engine, scope, principal)
 
     return Blocking(app, opening)
 

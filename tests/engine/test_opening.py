@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
+from typing import Any
 
 import asyncpg
 import pytest
@@ -13,7 +14,7 @@ from structlog.testing import capture_logs
 import earnest
 from earnest import App, Context, assembly
 from earnest.domain.errors import InvalidRequest, SettingInvalid
-from earnest.engine import binding
+from earnest.engine import access, binding
 from earnest.testing.clock import ManualClock
 from tests.engine.bench import SCOPE
 from tests.engine.conftest import MakeBench
@@ -107,3 +108,47 @@ async def test_a_program_without_a_worker_settles_the_doubts_of_one_that_is_gone
     gate.open()
     await call
     assert len(provider.calls) == 1
+
+
+SEEN = """
+SELECT scope_id, principal_id, roles FROM earnest.scope LEFT JOIN earnest.principal USING (scope_id)
+"""
+
+
+async def scopes_of(database_url: str) -> set[tuple[str, str, tuple[str, ...]]]:
+    connection = await asyncpg.connect(database_url)
+    rows = await connection.fetch(SEEN)
+    await connection.close()
+    return {(row["scope_id"], row["principal_id"], tuple(row["roles"])) for row in rows}
+
+
+async def test_what_a_program_does_is_done_in_a_scope_that_is_there(database_url: str) -> None:
+    """P3: its doubts are on the desk of that scope, whoever made it; what roles its principal was
+    given before, it keeps."""
+    terms: dict[str, Any] = {"scope": "shop", "principal": "clerk", "database_url": database_url}
+    async with earnest.open(idle(), **terms) as opened:
+        assert await scopes_of(database_url) == {("shop", "clerk", ())}
+        await access.ensure_principal(opened.engine, "shop", "clerk", {"member"})
+    async with earnest.open(idle(), **terms):
+        assert await scopes_of(database_url) == {("shop", "clerk", ("member",))}
+
+
+async def test_what_a_blocking_program_does_is_done_in_a_scope_that_is_there(
+    database_url: str,
+) -> None:
+    """P3."""
+    shop = earnest.blocking(idle(), scope="shop", principal="clerk", database_url=database_url)
+    await asyncio.to_thread(shop.open)
+    assert await scopes_of(database_url) == {("shop", "clerk", ())}
+    await asyncio.to_thread(shop.close)
+
+
+@pytest.mark.parametrize("named", [{"scope": "My Shop"}, {"scope": ""}, {"principal": ""}])
+async def test_a_program_is_not_opened_under_an_impossible_name(
+    database_url: str, named: dict[str, str]
+) -> None:
+    with pytest.raises(InvalidRequest, match="name"):
+        async with earnest.open(idle(), database_url=database_url, **named):  # type: ignore[arg-type]
+            pytest.fail("it was not opened")
+    with pytest.raises(SettingInvalid, match="not open in this process"):
+        binding.current()

@@ -13,9 +13,9 @@ import pytest
 import earnest
 from earnest import App, CodeChanged, InDoubt, NotDone, NotSent, Refused, ResourceBusy
 from earnest.domain import ids
-from earnest.domain.errors import InvalidRequest, SettingInvalid
+from earnest.domain.errors import InvalidRequest, NotFound, SettingInvalid
 from earnest.domain.operation import Operation
-from earnest.engine import binding, operating
+from earnest.engine import access, binding, operating
 from earnest.engine.binding import Binding
 from earnest.engine.engine import Engine
 from earnest.engine.instances import Instance, process_name, this_host
@@ -105,6 +105,7 @@ async def test_another_generation_principal_or_effect_is_another_operation(
     await pay("4001", by="passing")
     with bound(bench, "another"):
         await pay("4001")
+    await access.ensure_scope(bench.engine, "other")
     async with earnest.operation("4001", EFFECTS["hold"], Order(number=17), scope="other"):
         pass
     assert len(set(provider.done)) == len(provider.done) == 5
@@ -190,6 +191,33 @@ async def test_what_a_program_that_ended_was_sending_is_sent_again_by_the_next_c
     gate.open()
     assert await frozen == receipt
     assert await here.findings(await stored(here, by="resend")) == []
+
+
+@pytest.mark.parametrize("by", ["hold", "lookup", "resend"])
+@pytest.mark.parametrize("wait", [0, "10ms"])
+async def test_who_waits_no_longer_for_another_caller_is_told_and_sends_nothing(
+    bench: Bench, provider: Provider, by: str, wait: Any
+) -> None:
+    """P2: the call goes on, and its receipt is there for whoever asks later."""
+    gate = provider.holds()
+    first = asyncio.create_task(pay(by=by))
+    await gate.reached()
+    with pytest.raises(InDoubt, match="still on its way for another caller") as raised:
+        await pay(by=by, wait=wait)
+    operation = await stored(bench, by=by)
+    assert raised.value.fields == {"operation_id": ids.show("op", operation.operation_id)}
+    assert await bench.moves(operation) == ["reserve", "begin"]
+    gate.open()
+    assert await first == await pay(by=by, wait=wait)
+    assert len(provider.calls) == 1
+
+
+async def test_a_wait_bounds_nobodys_own_call(bench: Bench, provider: Provider) -> None:
+    gate = provider.holds()
+    own = asyncio.create_task(pay(wait=0))
+    await gate.reached()
+    gate.open()
+    assert (await own).id == f"receipt of {provider.done[0]}"
 
 
 async def test_a_caller_that_hangs_up_does_not_abandon_the_call(
@@ -430,3 +458,27 @@ async def test_an_effect_that_needs_arguments_must_be_given_to_the_app(
         pytest.raises(SettingInvalid, match="cannot be made without arguments; give the app"),
     ):
         await pay()
+
+
+# ---- scopes ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scope", ["ghost", "", "No Scope", "a\0", "\ud800"])
+async def test_nothing_is_sent_in_a_scope_that_is_not_there(
+    bench: Bench, provider: Provider, scope: str
+) -> None:
+    """P3: what came of it would be seen by nobody who looks at the scopes there are."""
+    with pytest.raises((NotFound, InvalidRequest), match="scope"):
+        await pay(scope=scope)
+    assert provider.calls == []
+    assert await bench.value("SELECT count(*) FROM operation") == 0
+
+
+async def test_an_operation_may_be_made_in_another_scope_that_is_there(
+    bench: Bench, provider: Provider
+) -> None:
+    await access.ensure_scope(bench.engine, "other")
+    await pay()
+    await pay(scope="other")
+    assert len({call.id for call, _ in provider.calls}) == 2
+    assert [call.scope_id for call, _ in provider.calls] == [SCOPE, "other"]

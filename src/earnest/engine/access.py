@@ -71,16 +71,51 @@ class Actor:
 
 async def ensure_scope(engine: Engine, scope_id: str) -> None:
     """Makes the scope unless it is there. Raises `InvalidRequest` for an impossible name."""
-    if not _SCOPE.fullmatch(scope_id):
-        raise InvalidRequest(
-            f"{scope_id[:80]!r} is no name for a scope: 1 to 63 lower-case letters, digits, `_`, "
-            "`.` or `-`, the first a letter or digit"
-        )
+    _check_scope(scope_id)
 
     async def work(tx: Tx) -> None:
         await access.put_scope(tx, scope_id)
 
     await engine.database.promise("access", work)
+
+
+async def register(engine: Engine, scope_id: str, principal_id: str) -> None:
+    """Makes the scope and the principal unless they are there; a new principal has no roles. What a
+    program does in its scope is seen by whoever looks for it there (P3), whoever made the scope.
+    Raises `InvalidRequest` for impossible names."""
+    _check_scope(scope_id)
+    _check_principal(principal_id)
+
+    async def work(tx: Tx) -> None:
+        await access.put_scope(tx, scope_id)
+        await access.put_new_principal(tx, scope_id, principal_id)
+
+    await engine.database.promise("access", work)
+
+
+async def require_scope(engine: Engine, scope_id: str) -> None:
+    """Raises `NotFound` for a scope that is not there, before anything is done in it, and
+    `InvalidRequest` for an impossible name."""
+    _check_scope(scope_id)
+    if not await access.has_scope(engine.database, scope_id):
+        raise NotFound(
+            f"there is no scope {scope_id[:80]!r}, so nothing was done. A scope is made by a "
+            "program that opens Earnest with it, or by `earnest tokens issue NAME --role member "
+            "--new-scope --scope SCOPE`"
+        )
+
+
+def _check_scope(scope_id: object) -> None:
+    if not isinstance(scope_id, str) or not _SCOPE.fullmatch(scope_id):
+        raise InvalidRequest(
+            f"{str(scope_id)[:80]!r} is no name for a scope: 1 to 63 lower-case letters, digits, "
+            "`_`, `.` or `-`, the first a letter or digit"
+        )
+
+
+def _check_principal(principal_id: str) -> None:
+    if not 1 <= len(principal_id) <= 100 or not principal_id.isprintable():
+        raise InvalidRequest("a principal's name has 1 to 100 printable characters")
 
 
 async def ensure_principal(
@@ -91,8 +126,7 @@ async def ensure_principal(
     asked = set(roles)
     for role in sorted(asked - set(Role)):
         raise InvalidRequest(f"there is no role {role[:80]!r}; there are: {', '.join(Role)}")
-    if not 1 <= len(principal_id) <= 100 or not principal_id.isprintable():
-        raise InvalidRequest("a principal's name has 1 to 100 printable characters")
+    _check_principal(principal_id)
 
     async def work(tx: Tx) -> bool:
         return await access.put_principal(tx, scope_id, principal_id, asked)

@@ -13,6 +13,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 
 from earnest.domain.errors import SettingInvalid
+from earnest.engine import access
 from earnest.engine.engine import Engine
 
 
@@ -23,6 +24,13 @@ class Binding:
     engine: Engine
     scope_id: str
     principal_id: str
+
+
+async def make(engine: Engine, scope_id: str, principal_id: str) -> Binding:
+    """A binding whose scope and principal are there. Raises `InvalidRequest` for impossible names:
+    then nothing is done under them."""
+    await access.register(engine, scope_id, principal_id)
+    return Binding(engine, scope_id, principal_id)
 
 
 _bound: list[Binding] = []

@@ -17,6 +17,7 @@ for another caller's call stands in `waiting.py`.
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 from typing import Any
 
 from pydantic import ValidationError
@@ -47,16 +48,18 @@ from earnest.engine.engine import Engine
 from earnest.engine.foreign_code import foreign_code, told_of
 from earnest.engine.intending import Intent
 from earnest.engine.typed_json import encode_typed, misfit
-from earnest.engine.waiting import wait_for_caller
+from earnest.engine.waiting import deadline, wait_for_caller
 from earnest.store import operations
 
 
-async def perform(engine: Engine, intent: Intent) -> Any:
-    """Does it, or finds that it was done; returns the receipt as the effect's type.
+async def perform(engine: Engine, intent: Intent, patience: timedelta | None = None) -> Any:
+    """Does it, or finds that it was done; returns the receipt as the effect's type. `patience`:
+    how long to wait for another caller's call; without it, as long as that call may take.
 
     Raises `Refused`, `NotSent`, `NotDone` (all three: surely not done), `InDoubt`, `CodeChanged`,
     `ResourceBusy`, `FencedOut`, `StopAsked`.
     """
+    until = None if patience is None else deadline(patience)
     operation = await intending.reserve(engine, intent)
     sends = 0
     while True:
@@ -70,14 +73,16 @@ async def perform(engine: Engine, intent: Intent) -> Any:
                 operation = await _send(engine, intent, operation)
                 sends += 1
         else:
-            operation = await _in_doubt(engine, intent, operation, sends)
+            operation = await _in_doubt(engine, intent, operation, sends, until)
             sends += 1
 
 
-async def perform_to_the_end(engine: Engine, intent: Intent) -> Any:
+async def perform_to_the_end(
+    engine: Engine, intent: Intent, patience: timedelta | None = None
+) -> Any:
     """As `perform`, for a caller that may be cancelled (a client that hangs up): a call that is on
     its way goes on to its end, and what came of it is stored, although nobody waits any more."""
-    task = asyncio.create_task(perform(engine, intent))
+    task = asyncio.create_task(perform(engine, intent, patience))
     _on_their_way.add(task)
     task.add_done_callback(_forget)
     return await asyncio.shield(task)
@@ -122,10 +127,12 @@ def as_error(operation: Operation) -> EarnestError:
     return NotDone(f"{shown} was released without being done; {other} may do it")
 
 
-async def _in_doubt(engine: Engine, intent: Intent, operation: Operation, sends: int) -> Operation:
+async def _in_doubt(
+    engine: Engine, intent: Intent, operation: Operation, sends: int, until: float | None
+) -> Operation:
     """Waits for another caller's call that stands alone; sends again what may be sent again."""
     if intent.lease is None and operation.state is OperationState.SUBMITTING:
-        operation = await wait_for_caller(engine, operation)
+        operation = await wait_for_caller(engine, operation, until)
         if operation.state is not OperationState.SUBMITTING:
             return operation
     if operation.recovery is Recovery.RESEND and sends <= len(engine.settings.resend_waits):

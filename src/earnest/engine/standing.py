@@ -12,9 +12,10 @@ from typing import TypeVar
 
 from earnest.domain import ids
 from earnest.domain.canonical import storable
+from earnest.domain.duration import Duration, duration
 from earnest.domain.errors import InvalidRequest
 from earnest.domain.operation import OperationState, Recovery
-from earnest.engine import binding, intending, operating, reconciling
+from earnest.engine import access, binding, intending, operating, reconciling
 from earnest.engine.effects import Effect
 from earnest.engine.engine import Engine
 from earnest.engine.submitting import MAX_KEY
@@ -32,12 +33,19 @@ async def operation(
     *,
     resource_key: str | None = None,
     scope: str | None = None,
+    wait: Duration | None = None,
 ) -> AsyncIterator[ReceiptT]:
     """Does it at most once and gives the receipt to the body; done before, it gives the same one.
 
     The body runs only when it surely happened. Raises `Refused`, `NotSent`, `NotDone` (it surely
     did not), `InDoubt` (it waits on the desk), `CodeChanged` (the key was used for another
-    request), `ResourceBusy`.
+    request), `ResourceBusy`. `scope` is another one than the program was opened with; `NotFound` if
+    there is none of that name: nothing was sent then.
+
+    While another caller's call of that key is on its way, this one waits for its answer: at most
+    until the call's time-out and a grace of 45 seconds are over, at once where the caller's process
+    has provably ended. `wait` bounds that: after it, `InDoubt` is raised without any harm, and the
+    same key may be asked for again.
     """
     if not _is_key(key):
         raise InvalidRequest(
@@ -45,8 +53,11 @@ async def operation(
             f"of surrogate pairs: {str(key)[:80]!r}"
         )
     bound = binding.current()
+    patience = None if wait is None else duration(wait)
     made = bound.engine.effect_of(effect)
-    scope_id = scope or bound.scope_id
+    scope_id = bound.scope_id if scope is None else scope
+    if scope_id != bound.scope_id:
+        await access.require_scope(bound.engine, scope_id)
     intent = intending.make_intent(
         made,
         request,
@@ -58,7 +69,7 @@ async def operation(
         lease=None,
     )
     await _ask_first(bound.engine, intent)
-    yield await operating.perform_to_the_end(bound.engine, intent)
+    yield await operating.perform_to_the_end(bound.engine, intent, patience)
 
 
 def _is_key(key: object) -> bool:

@@ -31,6 +31,17 @@ async def scopes(database: Database, limit: int) -> list[str]:
     return [row["scope_id"] for row in await database.fetch("list_scopes", limit)]
 
 
+async def has_scope(database: Database, scope_id: str) -> bool:
+    """Whether there is such a scope, or anything in it."""
+    row = await database.fetchrow("has_scope", scope_id)
+    return row is not None and bool(row[0])
+
+
+async def put_new_principal(tx: Tx, scope_id: str, principal_id: str) -> None:
+    """One without roles, unless it is there. The scope must be."""
+    await tx.execute(sql("put_new_principal"), scope_id, principal_id)
+
+
 async def put_principal(tx: Tx, scope_id: str, principal_id: str, roles: Iterable[str]) -> bool:
     """Gives the principal exactly these roles. False when there is no such scope."""
     found = await tx.fetchval(sql("put_principal"), scope_id, principal_id, sorted(roles))

@@ -305,6 +305,10 @@ async def listed(
     return [as_operation(row) for row in rows]
 
 
+async def doubts_by_scope(database: Database) -> dict[str, int]:
+    return {row["scope_id"]: row["doubts"] for row in await database.fetch("doubts_by_scope")}
+
+
 async def _move(
     tx: Tx,
     operation: Operation,

@@ -2,6 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+
+import asyncpg
+
+import earnest
+from earnest.engine import binding
+from earnest.engine.binding import Binding
+from earnest.engine.engine import Engine
+from earnest.store.database import Database
 from earnest.testing.simulator import Simulator
 from tests.doors.cli.program import Program, get
 
@@ -103,3 +112,61 @@ def test_a_token_opens_the_api_until_it_is_revoked(here: Program) -> None:
 def test_a_token_of_an_impossible_role_is_not_issued(here: Program) -> None:
     line = here.refused(1, "tokens", "issue", "ann", "--role", "owner")
     assert line == "there is no role 'owner'; there are: member, approver, operator, admin"
+
+
+async def doubt_in(database_url: str, scope: str) -> None:
+    """An operation of a program that stands alone, in doubt. The scope is not made."""
+    async with Database(database_url) as database:
+        bound = Binding(Engine(database), scope, "clerk")
+        binding.bind(bound)
+        try:
+            async with earnest.operation(f"order of {scope}", Dropped, {}):
+                raise AssertionError("it is in doubt")
+        except earnest.InDoubt:
+            return
+        finally:
+            binding.unbind(bound)
+
+
+class Dropped(earnest.Effect[dict[str, str], dict[str, str]]):
+    kind = "desk.dropped"
+    recovery = "hold"
+
+    async def submit(self, call: earnest.Call, request: dict[str, str]) -> dict[str, str]:
+        raise ConnectionError("the line broke")
+
+
+def test_who_looks_at_one_desk_is_told_of_doubts_on_others(
+    here: Program, database_url: str
+) -> None:
+    """P3: also of those in a scope that nobody has made; and they can be looked at there."""
+    for scope in ("shop", "ghost"):
+        asyncio.run(doubt_in(database_url, scope))
+    listed = here.good("operations", "list", "--state", "unknown", "--json")
+    assert listed.json["items"] == []
+    assert "in doubt are also in ghost (1), shop (1): look with --scope" in listed.err
+    for scope in ("shop", "ghost"):
+        found = here.good("operations", "list", "--scope", scope, "--json")
+        [doubtful] = found.json["items"]
+        assert (doubtful["state"], doubtful["name"]) == ("unknown", f"order of {scope}")
+        verdict = ("--outcome", "released", "--evidence", "statement 7", "--scope", scope)
+        here.good("operations", "resolve", doubtful["id"], *verdict)
+    assert here.good("operations", "list").err == ""
+
+
+def test_a_scope_that_is_not_there_is_refused_however_many_there_are(
+    here: Program, database_url: str
+) -> None:
+    """P3: what is submitted there would be seen by nobody."""
+    statement = """INSERT INTO earnest.scope (scope_id, created_at)
+                   SELECT 'scope-' || number, now() FROM generate_series(1, 60) AS number"""
+
+    async def make_many() -> None:
+        connection = await asyncpg.connect(database_url)
+        await connection.execute(statement)
+        await connection.close()
+
+    asyncio.run(make_many())
+    refund = ("runs", "submit", "demo.refund", REFUND % ("many-1", "opaque"))
+    assert "there is no scope 'ghost'" in here.refused(1, *refund, "--scope", "ghost")
+    here.good(*refund, "--scope", "scope-60")

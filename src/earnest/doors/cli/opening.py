@@ -94,7 +94,7 @@ def principal() -> str:
 async def _choose_scope(engine: Engine, asked: str | None, makes_scope: bool) -> str:
     """The scope asked for, else the only one, else `default`, which is made when there is none."""
     from earnest.engine import access
-    from earnest.store.access import scopes
+    from earnest.store.access import has_scope, scopes
 
     known = await scopes(engine.database, _SCOPES_LISTED)
     if asked is None and len(known) == 1:
@@ -102,7 +102,7 @@ async def _choose_scope(engine: Engine, asked: str | None, makes_scope: bool) ->
     chosen = asked or DEFAULT_SCOPE
     if makes_scope or (not known and chosen == DEFAULT_SCOPE):
         await access.ensure_scope(engine, chosen)
-    elif chosen not in known and len(known) < _SCOPES_LISTED:
+    elif not await has_scope(engine.database, chosen):
         there_are = ", ".join(known) or "none"
         if asked is None:
             raise InvalidRequest(f"choose a scope with --scope; there are: {there_are}")

@@ -37,7 +37,8 @@ def list_operations(
     scope: Scope = None,
     as_json: Json = False,
 ) -> None:
-    """List operations, oldest first; `--state unknown` is the desk."""
+    """List operations, oldest first; `--state unknown` is the desk. Where operations of other
+    scopes are in doubt, standard error says so."""
 
     async def act(desk: Desk) -> None:
         from earnest.store import operations
@@ -49,6 +50,7 @@ def list_operations(
             screen.print_json({"items": items})
         else:
             screen.print_table(_COLUMNS, [_row(operation) for operation in found])
+        await _tell_of_doubts_elsewhere(desk)
 
     at_desk(context, told(home, database_url, None), scope, act)
 
@@ -137,6 +139,19 @@ def resolve(  # noqa: PLR0913, PLR0917 - a command's parameters are its options
 
 
 # ---- what the commands do ----------------------------------------------------------------------
+
+
+async def _tell_of_doubts_elsewhere(desk: Desk) -> None:
+    from earnest.store import operations
+
+    found = await operations.doubts_by_scope(desk.engine.database)
+    others = [f"{scope} ({doubts})" for scope, doubts in found.items() if scope != desk.scope]
+    if others:
+        typer.echo(
+            f"this is scope {desk.scope}; operations in doubt are also in {', '.join(others)}: "
+            "look with --scope",
+            err=True,
+        )
 
 
 def _require_fit(outcome: str, receipt: object) -> None:

@@ -6,6 +6,17 @@ INSERT INTO scope (scope_id, created_at) VALUES ($1, clock()) ON CONFLICT DO NOT
 -- name: list_scopes
 SELECT scope_id FROM scope ORDER BY scope_id LIMIT $1;
 
+-- name: has_scope
+-- Also one that nobody has made but in which something was done: nothing of it may be invisible.
+SELECT EXISTS (SELECT FROM scope WHERE scope_id = $1)
+    OR EXISTS (SELECT FROM operation WHERE scope_id = $1)
+    OR EXISTS (SELECT FROM run WHERE scope_id = $1);
+
+-- name: put_new_principal
+-- Without roles, and harmless to one that is there.
+INSERT INTO principal (scope_id, principal_id, roles, created_at)
+VALUES ($1, $2, '{}', clock()) ON CONFLICT DO NOTHING;
+
 -- name: put_principal
 -- No row back: there is no such scope.
 INSERT INTO principal (scope_id, principal_id, roles, created_at)

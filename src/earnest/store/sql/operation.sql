@@ -180,6 +180,11 @@ WHERE scope_id = $1 AND state = 'unknown'
   AND ($2::timestamptz IS NULL OR (unknown_since, operation_id) > ($2, $3))
 ORDER BY unknown_since, operation_id LIMIT $4;
 
+-- name: doubts_by_scope
+-- In all scopes.
+SELECT scope_id, count(*) AS doubts FROM operation WHERE state = 'unknown'
+GROUP BY scope_id ORDER BY scope_id;
+
 -- name: list_operations
 -- Oldest first. $1 scope, $2 state (null: any), $3 after this instant and $4 id (null: from the
 -- start), $5 how many.
