@@ -109,6 +109,27 @@ async def hold(database: Database, scope_id: str = SCOPE) -> None:
 # ---- what is new -------------------------------------------------------------------------------
 
 
+async def test_a_transaction_that_takes_long_to_append_is_appended_all_the_same(
+    database_url: str, database: Database
+) -> None:
+    """It may have written for hundreds of thousands of runs; given up, it would hold up the feed of
+    every scope for ever."""
+    await submitted(database, 2)
+    async with database.connection() as tx:
+        await tx.execute(
+            "CREATE FUNCTION linger() RETURNS trigger LANGUAGE plpgsql AS"
+            " $$ BEGIN PERFORM pg_sleep(0.2); RETURN NEW; END $$;"
+            "CREATE TRIGGER linger BEFORE INSERT ON feed FOR EACH ROW EXECUTE FUNCTION linger()"
+        )
+    settings = {"statement_timeout": "100ms"}
+    async with Database(database_url, size=1, settings=settings) as hasty:
+        await one_pass(hasty)
+        async with hasty.connection() as tx:
+            assert await tx.fetchval("SHOW statement_timeout") == "100ms"
+    await hold(database)
+    assert len(await told(database)) == 2
+
+
 async def test_what_is_committed_comes_once_in_the_order_of_its_run(database: Database) -> None:
     """P9."""
     first, second = await submitted(database, 2)

@@ -58,9 +58,9 @@ async def is_behind(database: Database) -> bool:
 
 
 async def append(tx: Tx) -> bool:
-    """One pass; returns whether there is more to do. Both statements go in one message: the server
+    """One pass; returns whether there is more to do. All statements go in one message: the server
     comes to the end of it even if this process does not."""
-    status = await tx.execute(sql("lock_feed") + sql("append_to_feed"))
+    status = await tx.execute(sql("lock_feed") + sql("take_time_for_feed") + sql("append_to_feed"))
     return status != "SELECT 0"
 
 

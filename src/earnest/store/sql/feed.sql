@@ -16,6 +16,11 @@ SELECT EXISTS (SELECT FROM event WHERE written_by >= (SELECT seen_below FROM las
 -- snapshot of its own, taken after this lock: never an older one than that of the pass before.
 SELECT pg_advisory_xact_lock(hashtext('earnest.feed'));
 
+-- name: take_time_for_feed
+-- A transaction is taken as a whole. One that wrote for hundreds of thousands of runs takes longer
+-- than other statements may; a pass that was given up would be as long again, and hold up all scopes.
+SELECT set_config('statement_timeout', '0', true);
+
 -- name: move_feed
 -- Only under that lock. On another server than before, transactions have other numbers: everything
 -- is gone through again. $1 what the server says of itself.
