@@ -178,4 +178,4 @@ def test_a_home_tells_commands_what_to_load(embedded: Program, home: Path) -> No
     bare = Program(embedded.folder, {"EARNEST_HOME": str(home)})
     assert bare.good("runs", "submit", "demo.echo", '{"message": "x"}', "--json").json["id"]
     (home / "earnest.env").unlink()
-    assert "no run kind" in bare.refused(1, "runs", "submit", "demo.echo", '{"message": "x"}')
+    assert "EARNEST_APP" in bare.refused(1, "runs", "submit", "demo.echo", '{"message": "x"}')
