@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 from typing import Any
+
+from structlog.testing import capture_logs
 
 import earnest
 from earnest import App, Context
-from earnest.engine.doorbells import Doorbells
+from earnest.engine.doorbells import WORK, Doorbells, Moved
+from earnest.store.database import Database
 from tests.engine.conftest import MakeBench
 
 ECHO = App("echo")
@@ -83,3 +87,43 @@ async def test_a_worker_that_cannot_begin_stops_no_bells_but_its_own(
     await bench.execute("ALTER TABLE execution RENAME COLUMN lease_away TO lease_until")
     assert isinstance(ended[0], Exception)
     assert len(tasks_of(bench.engine.bells)) == 2
+
+
+# ---- what is sent ------------------------------------------------------------------------------
+
+
+async def test_bells_ring_on_after_a_ring_that_could_not_be_sent(
+    make_bench: MakeBench, database_url: str
+) -> None:
+    """P9: a hint may be lost, those after it are not."""
+    far = make_bench(ECHO)
+    await far.engine.bells.start()
+    await far.wait_until_true(
+        "SELECT count(*) = 1 FROM pg_stat_activity WHERE query LIKE 'LISTEN%'"
+        " AND datname = current_database() AND state = 'idle'"
+    )
+    async with Database(database_url) as own, asyncio.timeout(20):
+        bells = Doorbells(own)
+        await bells.start()
+        await own.close()
+        with capture_logs() as told:
+            bells.ring(WORK)
+            while "bell.not_sent" not in [line["event"] for line in told]:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+        await own.open()
+        hearing = asyncio.create_task(far.engine.bells.wait(WORK, timedelta(seconds=10)))
+        await asyncio.sleep(0)
+        bells.ring(WORK)
+        assert await hearing
+        await bells.stop()
+
+
+async def test_when_nothing_moved_nobody_is_told(make_bench: MakeBench) -> None:
+    """Told without a name, any run may have moved: every hub would look at all that is watched."""
+    bells = make_bench(ECHO).engine.bells
+    told: list[Moved] = []
+    stop = bells.watch_moves(told.append)
+    await bells.start()
+    bells.moved()
+    assert (told, bells._outgoing) == ([], set())
+    stop()

@@ -60,7 +60,9 @@ class Doorbells:
             self._pending.set()
 
     def moved(self, *run_ids: uuid.UUID) -> None:
-        """These runs have something new to read."""
+        """These runs, if there are any, have something new to read."""
+        if not run_ids:
+            return
         self._tell_watchers(frozenset(run_ids))
         if self._tasks and len(self._moved) <= MANY:
             self._moved.update(run_ids)
@@ -124,11 +126,14 @@ class Doorbells:
         runs, self._moved = self._moved, set()
         if MOVED in names:
             names = (names - {MOVED}) | {_moved_as_text(runs)}
-        with contextlib.suppress(*LOST):
+        try:
             async with self._database.connection() as connection:
                 await connection.execute(
                     "SELECT pg_notify($1, $2)", CHANNEL, " ".join(sorted(names))
                 )
+        except (EarnestError, asyncpg.PostgresError, *LOST) as error:
+            # Whoever would have heard looks by itself; the next rings are sent all the same.
+            log.debug("bell.not_sent", error=str(error))
 
     async def _listen(self) -> None:
         while True:
@@ -152,7 +157,7 @@ class Doorbells:
         for word in str(payload).split():
             name, _, runs = word.partition(":")
             self._ring_here(name)
-            if name == MOVED:
+            if name == MOVED and self._watchers:
                 self._tell_watchers(_moved_from_text(runs))
 
     def _tell_watchers(self, moved: Moved) -> None:
