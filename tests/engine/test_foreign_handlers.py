@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import structlog
-from pydantic import BaseModel, model_serializer
 
 from earnest import App, Call, Context, PlainContext
 from earnest.engine.logs import get_logger
@@ -35,12 +34,6 @@ class OddOne(BaseException):
 
 ODD = [SystemExit(0), KeyboardInterrupt(), Mute(), OddOne("x")]
 EXITS = {"SystemExit: 0": SystemExit(0), "KeyboardInterrupt: ": KeyboardInterrupt()}
-
-
-class Unwritable(BaseModel):
-    @model_serializer
-    def write(self) -> str:
-        raise Mute
 
 
 def leave() -> None:
@@ -132,18 +125,6 @@ async def test_what_is_raised_to_end_a_process_is_told_with_the_run(
 
     app = work(handler, max_attempts=1)
     assert await with_neighbour(make_bench(app), app) == shown
-
-
-async def test_a_result_whose_type_cannot_write_itself_fails_the_run(make_bench: MakeBench) -> None:
-    """P5: at once, and not when the lease lapses."""
-
-    app = App("work")
-
-    @app.run("work", max_attempts=1)
-    async def broken(ctx: Context, value: Any) -> Unwritable:
-        return Unwritable()
-
-    assert (await make_bench(app).done("work")).status == "failed"
 
 
 async def test_an_error_whose_text_cannot_be_made_fails_the_attempt(make_bench: MakeBench) -> None:

@@ -39,6 +39,7 @@ WALKS = {
     "running_in_flight": ("run_held", "what runs, asked for by a check of new code"),
     "due_by_kind": ("run_due", "what is due, by lane and kind; asked for by a doctor"),
     "doubts_by_effect": ("operation_unknown", "what is in doubt, asked for by a doctor"),
+    "doubts_by_scope": ("operation_unknown", "what is in doubt, told to who looks at one scope's"),
     "overdue_work": ("run_held", "leases are not indexed, so that a renewal stays cheap"),
     "count_runs": ("execution", "how many there are of each status; asked for by people"),
     "lapsed_runs": ("run_held", "leases are not indexed, so that a renewal stays cheap"),

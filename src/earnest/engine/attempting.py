@@ -264,11 +264,10 @@ def told_error(error: BaseException) -> dict[str, Any]:
 def success(kind: RunKind[Any, Any], value: Any, most: int) -> Ending:
     """Results are checked before they join a group: no NUL, JSON, not too large."""
     try:
-        with foreign_code:
-            output = encode_typed(kind.output_type, value, warnings="error")
+        output = encode_typed(kind.output_type, value, warnings="error")
         if len(output) > most:
             raise canonical.NotJson(f"it has {len(output)} bytes; at most {most} are kept")
-    except Exception as error:  # a type writes itself by code of its own
+    except (canonical.NotJson, ValueError, TypeError) as error:
         invalid = ResultInvalid(f"the result of {kind.name} cannot be stored: {misfit(error)}")
         return Ending(Wish.FAIL, error=kept_error(invalid))
     return Ending(Wish.SUCCEED, output=output)

@@ -11,7 +11,6 @@ from pydantic import TypeAdapter, ValidationError
 
 from earnest.domain import canonical
 from earnest.domain.errors import CodeChanged, ResultInvalid
-from earnest.engine.foreign_code import foreign_code
 from earnest.engine.typed_json import encode_typed, misfit
 
 
@@ -53,8 +52,7 @@ def _adapter(declared: Any, _shown: str) -> TypeAdapter[Any]:
 def encode_result(adapter: TypeAdapter[Any], value: Any, name: str, most: int) -> bytes:
     """The result as it is kept. Raises `ResultInvalid`."""
     try:
-        with foreign_code:
-            data = encode_typed(adapter, value, warnings="error")
+        data = encode_typed(adapter, value, warnings="error")
     except (canonical.NotJson, ValueError) as error:
         raise ResultInvalid(
             f"the result of step {name!r} cannot be stored: {misfit(error)}"

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, field_validator
 
 from earnest.domain.errors import InvalidRequest, UnknownKind
+from earnest.domain.foreign_errors import Exited
 from earnest.engine.kinds import Kinds, RunKind, make_kind
 
 
@@ -98,3 +100,24 @@ def test_a_kind_that_is_not_there_is_refused_with_those_that_are() -> None:
 def test_there_is_always_a_default_lane() -> None:
     assert Kinds().lanes() == ["default"]
     assert Kinds([SHIP, PLAIN]).lanes() == ["default", "slow"]
+
+
+class Leaving(BaseModel):
+    number: int
+
+    @field_validator("number")
+    @classmethod
+    def leave(cls, number: int) -> int:
+        sys.exit(number)
+
+
+async def _leave(ctx: object, value: Leaving) -> None:
+    pass
+
+
+def test_an_input_whose_type_exits_ends_no_process() -> None:
+    """P5: it is checked where runs are submitted and where they are run."""
+    kind = make_kind("leave", _leave)
+    for take in (kind.encode_input, kind.read_input):
+        with pytest.raises(Exited):
+            take({"number": 3})
