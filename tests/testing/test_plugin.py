@@ -336,6 +336,24 @@ async def test_one_that_does_not_come_to_the_point_is_ended(
         await crash_at("call.after", patience="0.5s")
 
 
+async def test_one_does_not_outlive_a_test_that_is_given_up(crash_at: CrashAt) -> None:
+    reading, writing = os.pipe()
+
+    async def stay() -> None:
+        os.write(writing, b"begun")
+        await asyncio.Event().wait()
+
+    dying = asyncio.ensure_future(crash_at("call.after", doing=stay, patience="5m"))
+    assert await asyncio.to_thread(os.read, reading, 5) == b"begun"
+    os.close(writing)
+    dying.cancel()
+    await asyncio.wait({dying})
+    # The copy had the other end of the pipe; it is closed with the process.
+    async with asyncio.timeout(10):
+        assert await asyncio.to_thread(os.read, reading, 1) == b""
+    os.close(reading)
+
+
 # ---- a test that could not fail ----------------------------------------------------------------
 
 

@@ -21,7 +21,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import NoReturn
 
 from earnest.domain import crash_points
@@ -92,11 +92,14 @@ def _why_alive(crash: Crash, passed: str, status: int) -> str:
 
 
 async def _ended(pid: int, seconds: float) -> int | None:
-    """How the process has ended; `None` when it had to be ended."""
+    """How the process has ended; `None` when it had to be ended. It does not outlive who waits."""
     waiting = asyncio.create_task(asyncio.to_thread(os.waitpid, pid, 0))
-    done, _ = await asyncio.wait({waiting}, timeout=seconds)
-    if not done:
-        os.kill(pid, signal.SIGKILL)
+    try:
+        done, _ = await asyncio.wait({waiting}, timeout=seconds)
+    finally:
+        if not waiting.done():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
     _, status = await waiting
     return status if done else None
 
