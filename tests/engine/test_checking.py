@@ -13,8 +13,9 @@ from pydantic import BaseModel
 
 import earnest
 from earnest import App, Context, Failed, NotSent, PlainContext, Refused, SignalTimedOut
+from earnest.domain.errors import SettingInvalid
 from earnest.domain.run import RunStatus
-from earnest.engine import checking
+from earnest.engine import binding, checking
 from earnest.engine.checking import Asked, Checked
 from earnest.engine.engine import Engine
 from earnest.testing.clock import ManualClock
@@ -686,3 +687,27 @@ async def test_a_run_that_ends_while_others_are_checked_is_left_out(make_bench: 
     listed = await checking.list_runs(bench.engine, asked)
     await bench.cancel(run.run_id)
     assert [one async for one in checking.check(bench.engine, listed, asked)] == [None]
+
+
+async def test_what_acts_through_the_process_meanwhile_does_not_act_on_nothing(
+    make_bench: MakeBench,
+) -> None:
+    """A program may check while it works."""
+
+    async def looks(ctx: Context) -> str:
+        await ctx.step("price", say, "20")
+        begun.set()
+        await asyncio.to_thread(go_on.wait)
+        return "done"
+
+    begun, go_on = threading.Event(), threading.Event()
+    await make_bench(work(sleep_first)).done("work")
+    replaced = make_bench(work(looks))
+    checked = asyncio.create_task(check_one(replaced.engine))
+    await asyncio.to_thread(begun.wait)
+    try:
+        with pytest.raises(SettingInvalid, match="not open in this process"):
+            binding.current()
+    finally:
+        go_on.set()
+    await checked

@@ -101,9 +101,9 @@ async def replay(engine: Engine, kind: RunKind[Any, Any], value: Any, past: Hist
     can be left; a thread of a plain handler stays behind until its own code returns."""
     context = Replay(engine, past)
     bound = binding.Binding(engine, past.claimed.scope_id, past.claimed.principal_id)
-    binding.bind(bound)
     others = asyncio.all_tasks()
-    handler = asyncio.create_task(call_handler(kind, context, value))
+    with binding.acting_through(bound):
+        handler = asyncio.create_task(call_handler(kind, context, value))
     try:
         await context.until_still(handler, others)
         if handler.done():
@@ -112,7 +112,6 @@ async def replay(engine: Engine, kind: RunKind[Any, Any], value: Any, past: Hist
     finally:
         context.leave()
         await _end_tasks(asyncio.all_tasks() - others)
-        binding.unbind(bound)
 
 
 async def _end_tasks(tasks: set[asyncio.Task[Any]]) -> None:
