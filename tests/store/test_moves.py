@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import uuid
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -24,7 +23,6 @@ from tests.store.given import (
     ME,
     SCOPE,
     arrays,
-    blocked,
     claim,
     claimed,
     event_types,
@@ -99,32 +97,14 @@ async def test_nothing_settles_twice(database: Database) -> None:
     assert (await event_types(database, taken.run_id)).count("run.succeeded") == 1
 
 
-async def test_a_lease_that_ends_while_a_settle_waits_for_the_row_has_ended(
-    database: Database, clock: ManualClock
-) -> None:
-    """The clock is read after the lock: a settle that waited is judged by the time it got there."""
-    (taken,) = await claimed(database)
+async def test_a_group_leaves_out_a_row_on_which_somebody_sits(database: Database) -> None:
+    """It holds up no other; the settler waits for it alone."""
+    taken, free = await claimed(database, 2)
     async with database.connection() as one, database.connection() as other:
         async with one.transaction():
             await locked(one, taken.run_id)
-            waiting = asyncio.create_task(_succeed(other, taken))
-            await blocked(database, other)
-            await clock.advance(seconds=45)
-        assert await waiting == set()
-
-
-async def test_events_told_while_a_settle_waits_for_the_row_keep_their_numbers(
-    database: Database,
-) -> None:
-    (taken,) = await claimed(database)
-    async with database.connection() as one, database.connection() as other:
-        async with one.transaction():
-            await locked(one, taken.run_id)
-            waiting = asyncio.create_task(_succeed(other, taken))
-            await blocked(database, other)
-            await executions.touch(one, SCOPE, taken.run_id, [NewEvent("signal.received", {})])
-        assert await waiting == {taken.run_id}
-    assert (await event_types(database, taken.run_id))[-2:] == ["signal.received", "run.succeeded"]
+            assert await _succeed(other, taken, free) == {free.run_id}
+        assert await _succeed(other, taken) == {taken.run_id}
 
 
 async def test_whether_an_ending_was_stored_can_be_read_by_fence_and_token(

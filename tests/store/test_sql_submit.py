@@ -70,7 +70,7 @@ async def test_a_run_from_sql_differs_from_one_from_python_in_its_ids_times_and_
     unlike = {"run_id", "lineage_id", "idempotency_key", "fingerprint", "created_at"}
     assert of_run == unlike
     assert of_execution == {"run_id", "deadline_at"}
-    assert of_event == {"run_id", "created_at"}
+    assert of_event == {"run_id", "created_at", "written_by"}
 
 
 async def test_a_run_from_sql_has_the_terms_that_were_announced_for_its_kind(

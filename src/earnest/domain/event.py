@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 import uuid
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
+
+from msgspec import Struct
 
 ENGINE_TYPES = frozenset(
     """
@@ -26,8 +27,7 @@ MAX_PAYLOAD_BYTES = 16 * 1024
 _APP_TYPE = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)+")
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(Struct, frozen=True):
     """One event as it is read back. `run_id` names the run whose sequence it belongs to."""
 
     run_id: uuid.UUID
@@ -41,8 +41,7 @@ class Event:
         return self.type in FINAL_TYPES
 
 
-@dataclass(frozen=True, slots=True)
-class NewEvent:
+class NewEvent(Struct, frozen=True):
     """An event about to be appended; its number is given under the execution's row lock."""
 
     type: str

@@ -12,6 +12,8 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
+from msgspec import Struct
+
 
 class OperationState(StrEnum):
     RESERVED = "reserved"
@@ -100,8 +102,7 @@ class EffectTerms:
     keeps_resource: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Operation:
+class Operation(Struct, frozen=True):
     """An operation as it stands. `run_id` is `None` when it stands alone."""
 
     scope_id: str
@@ -146,8 +147,7 @@ class Operation:
         return self.state in IN_DOUBT
 
 
-@dataclass(frozen=True, slots=True)
-class OperationMove:
+class OperationMove(Struct, frozen=True):
     """One entry of an operation's history."""
 
     version: int
@@ -159,8 +159,7 @@ class OperationMove:
     at: datetime
 
 
-@dataclass(frozen=True, slots=True)
-class Lookup:
+class Lookup(Struct, frozen=True):
     """One question to a provider and what it answered."""
 
     number: int

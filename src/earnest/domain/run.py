@@ -7,10 +7,12 @@
 from __future__ import annotations
 
 import uuid
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
+
+from msgspec import Struct
 
 from earnest.domain import ids
 
@@ -113,8 +115,7 @@ class RetryPolicy:
         return timedelta(seconds=window * (0.5 + 0.5 * random))
 
 
-@dataclass(frozen=True, slots=True)
-class Wait:
+class Wait(Struct, frozen=True):
     """What a parked run waits for. `kind` is `time`, `signal`, `children` or `approval`; the rest
     says which: `until` for a time, `name` and `number` for a signal, `run_ids` for children."""
 
@@ -137,8 +138,7 @@ class Wait:
         return shown
 
 
-@dataclass(frozen=True, slots=True)
-class NewRun:
+class NewRun(Struct, frozen=True):
     """A run about to be submitted. `input`, `context` and `labels` are JSON bytes or values that
     were validated at the door; times are instants of the database's clock or `None`."""
 
@@ -150,8 +150,8 @@ class NewRun:
     input: bytes
     idempotency_key: str | None = None
     fingerprint: bytes = b""
-    context: dict[str, Any] = field(default_factory=dict)
-    labels: dict[str, str] = field(default_factory=dict)
+    context: dict[str, Any] = {}
+    labels: dict[str, str] = {}
     priority: int = 0
     not_before: datetime | None = None
     deadline: timedelta | None = None
@@ -163,8 +163,7 @@ class NewRun:
     traceparent: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+class Run(Struct, frozen=True):
     """A run as it stands: what was asked and how far it is."""
 
     scope_id: str
@@ -204,8 +203,7 @@ class Run:
         return self.status in FINAL
 
 
-@dataclass(frozen=True, slots=True)
-class Attempt:
+class Attempt(Struct, frozen=True):
     """One worker's execution of a run, under one lease and one fence number."""
 
     run_id: uuid.UUID
@@ -217,8 +215,7 @@ class Attempt:
     error: dict[str, Any] | None
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(Struct, frozen=True):
     """A named result, remembered so that a later attempt does not redo it."""
 
     name: str

@@ -11,9 +11,10 @@ from __future__ import annotations
 import random
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
+
+from msgspec import Struct
 
 from earnest.domain.event import NewEvent
 from earnest.domain.run import AttemptOutcome, RetryPolicy, RunStatus, Wait
@@ -39,8 +40,7 @@ class Wish(StrEnum):
     STOP = "stop"
 
 
-@dataclass(frozen=True, slots=True)
-class Ending:
+class Ending(Struct, frozen=True):
     """How a handler's execution ended. `output` is canonical JSON; `timed_out` tells a time-out
     from another failure; `retry` says when a failed attempt is followed by the next."""
 
@@ -49,7 +49,7 @@ class Ending:
     error: dict[str, Any] | None = None
     waits: tuple[Wait, ...] = ()
     timed_out: bool = False
-    retry: RetryPolicy = field(default_factory=RetryPolicy)
+    retry: RetryPolicy = RetryPolicy()
 
 
 class Settled(StrEnum):

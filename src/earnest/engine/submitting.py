@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
+
+from msgspec import Struct
 
 from earnest.domain import canonical, ids
 from earnest.domain.canonical import storable
@@ -33,8 +34,7 @@ MAX_LABELS = 32
 PRIORITIES = range(-1000, 1001)
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(Struct, frozen=True):
     """A request for a run, as a door hands it over. `fingerprint_of` is what the client sent,
     before defaults; without it the request itself is taken."""
 
@@ -45,14 +45,13 @@ class Request:
     priority: int = 0
     not_before: datetime | None = None
     conversation_id: str | None = None
-    context: dict[str, Any] = field(default_factory=dict)
-    labels: dict[str, str] = field(default_factory=dict)
+    context: dict[str, Any] = {}
+    labels: dict[str, str] = {}
     traceparent: str | None = None
     fingerprint_of: Any = None
 
 
-@dataclass(frozen=True, slots=True)
-class Submitted:
+class Submitted(Struct, frozen=True):
     """The run, and whether it was there already."""
 
     run: Run
@@ -188,6 +187,8 @@ def _check(engine: Engine, request: Request) -> None:
     if len(request.labels) > MAX_LABELS or not all(_is_text(text, 0, 200) for text in labels):
         raise InvalidRequest(f"at most {MAX_LABELS} labels of at most 200 characters are taken")
     for name, value in (("context", request.context), ("labels", request.labels)):
+        if not value:
+            continue
         try:
             canonical.encode(value)
         except canonical.NotJson as error:

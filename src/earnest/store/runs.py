@@ -8,14 +8,15 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from msgspec import Struct
+
 from earnest.domain import canonical, ids
 from earnest.domain.run import Attempt, AttemptOutcome, NewRun, Run, RunStatus
 from earnest.store.database import Database, Record, Tx
 from earnest.store.statements import sql
 
 
-@dataclass(frozen=True, slots=True)
-class Lineage:
+class Lineage(Struct, frozen=True):
     """Where a run stands among its revisions; a first revision is its own lineage."""
 
     lineage_id: uuid.UUID
