@@ -54,7 +54,7 @@ async def run(parts: Parts, asked: Asked) -> bool:
     if folder.is_new:
         _find_ports_free(parts, asked)  # before anything is made
     with folder.held(), Stopping() as stopping:
-        port = await _free_port(parts, asked, 10.0 if folder.was_killed else 0.0)
+        port = await _free_port(parts, asked, _KILLED_ONES_END_IN if folder.was_killed else 0.0)
         with folder.begun(fresh=asked.fresh):
             return await _run_on(parts, asked, Demo(asked, port, folder), stopping)
 
