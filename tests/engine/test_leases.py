@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from earnest import App, Context
 from earnest.domain.errors import SettingInvalid
@@ -267,10 +268,7 @@ async def test_another_owner_token_cannot_settle_a_run_under_its_fence(
     """P6."""
     bench = make_bench(idle())
     claimed = await claim_one(bench)
-    impostor = Claimed(
-        **{name: getattr(claimed, name) for name in Claimed.__slots__ if name != "owner_token"},
-        owner_token=uuid.uuid4(),
-    )
+    impostor = replace(claimed, owner_token=uuid.uuid4())
     assert await bench.settle(impostor, Wish.SUCCEED, output=b"1") is Settled.FENCED
     assert await bench.status(claimed.run_id) == "running"
 

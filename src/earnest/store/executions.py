@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import Enum
 from typing import Any
+
+from msgspec import Struct
 
 from earnest.domain import canonical
 from earnest.domain.errors import StaleVersion
@@ -32,8 +33,7 @@ class Unwritten(Enum):
     BUSY = "busy"
 
 
-@dataclass(frozen=True, slots=True)
-class Execution:
+class Execution(Struct, frozen=True):
     """A locked execution row, judged at `now` (the database's clock, read under the lock)."""
 
     scope_id: str
@@ -73,8 +73,7 @@ class Execution:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Claimed:
+class Claimed(Struct, frozen=True):
     """A run that this process has just claimed, with what its handler needs."""
 
     scope_id: str

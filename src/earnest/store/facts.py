@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from itertools import accumulate
 from typing import Any
+
+from msgspec import Struct
 
 from earnest.domain.event import Event
 from earnest.domain.run import Step
@@ -16,8 +17,7 @@ from earnest.store.executions import Key, Unwritten
 from earnest.store.statements import sql
 
 
-@dataclass(frozen=True, slots=True)
-class Fact:
+class Fact(Struct, frozen=True):
     """An event of an owner, with the step it tells of where there is one (`name` is not None)."""
 
     scope_id: str
@@ -36,8 +36,7 @@ class Fact:
         return (self.scope_id, self.run_id)
 
 
-@dataclass(frozen=True, slots=True)
-class Written:
+class Written(Struct, frozen=True):
     """A fact was stored; `cancel_requested` is what its run said in that moment."""
 
     cancel_requested: bool
@@ -144,8 +143,7 @@ async def events_after(
     return [((row["scope_id"], row["run_id"]), as_event(row)) for row in rows]
 
 
-@dataclass(frozen=True, slots=True)
-class Signal:
+class Signal(Struct, frozen=True):
     """The `number`-th signal of that name sent to a run."""
 
     name: str

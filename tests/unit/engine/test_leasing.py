@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import uuid
-from dataclasses import replace
 from datetime import timedelta
 
 import pytest
+from msgspec.structs import replace
 
 from earnest.engine import leasing
 from earnest.engine.leasing import HeldLease, Leases, drop_lapsed

@@ -32,8 +32,9 @@ def test_other_arguments_have_another_digest(other: tuple[Any, ...]) -> None:
 
 
 def test_a_set_has_one_digest_whatever_its_order() -> None:
-    letters = [chr(ord("a") + n) for n in range(26)]
-    assert digest_of((set(letters),), {}) == digest_of((set(reversed(letters)),), {})
+    one, other = {0, 8}, {8, 0}
+    assert list(one) != list(other), "equal, and shown in another order"
+    assert digest_of((one,), {}) == digest_of((other,), {})
 
 
 def test_what_is_no_data_counts_as_its_type() -> None:
