@@ -358,10 +358,18 @@ def test_a_folder_of_others_is_left_alone(home: Path, words: tuple[str, ...]) ->
     (home / "postgres" / "mine").write_text("mine")
     line = complaint("demo", "--home", str(home), "--port", "0", *words)
     assert line == (
-        f"{home} is not empty and was not made by the demo, which leaves it alone; choose another "
+        f"{home} is in use and was not made by the demo, which leaves it alone; choose another "
         "folder with --home"
     )
     assert {place.name for place in home.rglob("*")} == {"postgres", "mine"}
+
+
+def test_the_log_of_who_starts_the_demo_may_lie_in_its_folder(home: Path) -> None:
+    home.mkdir(parents=True)
+    (home / "mine.log").write_text("mine")
+    with demo_on(home, "--fresh") as started:
+        assert started.end() == 0
+    assert (home / "mine.log").read_text() == "mine"
 
 
 # ---- the tour ----------------------------------------------------------------------------------

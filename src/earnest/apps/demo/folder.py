@@ -4,7 +4,7 @@ demo.json        where everything is, and the tokens; there only while the demo 
 demo-tokens.json the tokens, kept from one start to the next (the database has only hashes)
 earnest.env      lets commands find the demo's app and scope by the folder alone
 logs/            what its processes log
-.earnest-demo    the mark of a folder that the demo itself made; it uses no other
+.earnest-demo    the mark of a folder that is the demo's; it uses no folder of others
 demo.lock        held by the demo that runs
 """
 
@@ -41,22 +41,20 @@ class DemoFolder:
 
     @property
     def is_new(self) -> bool:
-        """Whether it is not there yet, or holds nothing. Raises `HomeUnusable`."""
+        """Whether no demo has used it yet. Raises `HomeUnusable` for a folder of others."""
         with folders.checked(self.home):
-            folders.require_folder(self.home)
-            if not self.home.exists():
-                return True
-            return not [one for one in self.home.iterdir() if one.name != folders.MADE_HERE]
+            self._require_ours()
+            return not (self.home / _MARK).exists()
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Makes the folder if it is new and holds it alone. Raises `HomeUnusable`; a folder with
-        things in it that the demo did not make stays untouched."""
+        """Makes the folder if it is new and holds it alone. Raises `HomeUnusable`; a folder of
+        others stays untouched. Loose files, such as the log of who starts the demo, may lie there.
+        """
         with folders.checked(self.home):
-            if self.is_new:
-                folders.make(self.home)
-                (self.home / _MARK).touch(mode=0o600)
-            self._require_made_here()
+            self._require_ours()
+            folders.make(self.home)
+            (self.home / _MARK).touch(mode=0o600)
             lock = FileLock(self.home / "demo.lock")
         with closing(lock):
             if not lock.try_exclusive():
@@ -112,10 +110,13 @@ class DemoFolder:
         with folders.checked(self.home):
             folders.write_whole(self.home / name, text, mode=0o600, group=-1)
 
-    def _require_made_here(self) -> None:
-        if not (self.home / _MARK).exists():
+    def _require_ours(self) -> None:
+        folders.require_folder(self.home)
+        if not self.home.exists() or (self.home / _MARK).exists():
+            return
+        if any(one.is_dir() or one.name in _OURS for one in self.home.iterdir()):
             raise HomeUnusable(
-                f"{self.home} is not empty and was not made by the demo, which leaves it alone; "
+                f"{self.home} is in use and was not made by the demo, which leaves it alone; "
                 "choose another folder with --home"
             )
 
