@@ -274,6 +274,13 @@ async def test_what_was_not_submitted_is_told_with_what_was(
         assert_submitted(greet, count=2)
 
 
+async def test_two_that_drain_beside_each_other_leave_no_connection_behind(drain: Drain) -> None:
+    for name in ("Ada", "Bob"):
+        await app.submit(greet, Greeting(name=name))
+    one, other = await asyncio.gather(drain(), drain())
+    assert one.attempts + other.attempts == 2
+
+
 # ---- dying -------------------------------------------------------------------------------------
 
 

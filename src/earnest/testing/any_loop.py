@@ -30,11 +30,12 @@ class AnyLoopDatabase(Database):
         self._turns = WeakKeyDictionary()
         self._pooling: asyncio.AbstractEventLoop | None = None
         self._poolers = 0
+        self._opening = asyncio.Lock()
 
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[Tx]:
         loop = asyncio.get_running_loop()
-        if self._pooling is loop:
+        if self._pooling is loop and self._pool is not None:
             async with super().connection() as connection:
                 yield connection
             return
@@ -52,10 +53,12 @@ class AnyLoopDatabase(Database):
         if self._pooling not in (None, loop):  # one loop at a time; the others do without
             yield
             return
+        if self._pooling is None:
+            self._pooling, self._opening = loop, asyncio.Lock()
         self._poolers += 1
         try:
-            await self.open()
-            self._pooling = loop
+            async with self._opening:  # one pool for all who come together
+                await self.open()
             yield
         finally:
             self._poolers -= 1
