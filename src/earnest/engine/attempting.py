@@ -15,8 +15,6 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Any
 
-import asyncpg
-
 from earnest.domain import canonical, ids
 from earnest.domain.errors import (
     AttemptTimedOut,
@@ -50,6 +48,7 @@ from earnest.engine.settling import Ending, Settled, Settler, Wish
 from earnest.engine.threads import in_thread
 from earnest.engine.typed_json import encode_typed, misfit
 from earnest.engine.unchecked import judge_misfit
+from earnest.store.database import BUSY
 from earnest.store.executions import Claimed
 
 log = get_logger("earnest.attempt")
@@ -67,7 +66,6 @@ FOR_GOOD = (
     TextTooLong,
 )
 UNWIND = timedelta(seconds=5)
-BUSY = (asyncpg.LockNotAvailableError, asyncpg.QueryCanceledError)
 
 
 class Stop(StrEnum):

@@ -17,7 +17,10 @@ for another caller's call stands in `waiting.py`.
 from __future__ import annotations
 
 import asyncio
+import uuid
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 from pydantic import ValidationError
@@ -47,9 +50,14 @@ from earnest.engine.effects import Effect, as_call
 from earnest.engine.engine import Engine
 from earnest.engine.foreign_code import foreign_code, told_of
 from earnest.engine.intending import Intent
+from earnest.engine.leasing import boot_seconds
+from earnest.engine.logs import get_logger
 from earnest.engine.typed_json import encode_typed, misfit
 from earnest.engine.waiting import deadline, wait_for_caller
 from earnest.store import operations
+from earnest.store.database import BUSY
+
+log = get_logger("earnest.operating")
 
 
 async def perform(engine: Engine, intent: Intent, patience: timedelta | None = None) -> Any:
@@ -222,8 +230,8 @@ async def _release(
     reason = ReleaseReason.REFUSED if refused else ReleaseReason.NOT_SENT
     told = kept_error(known)
     try:
-        return await recording.release(
-            engine, intent.scope_id, intent.operation_id, reason, proof, refusal=told
+        return await _patiently(
+            engine, intent, partial(recording.release, reason=reason, proof=proof, refusal=told)
         )
     except DatabaseUnavailable:
         raise
@@ -240,8 +248,10 @@ async def _store(engine: Engine, intent: Intent, proof: recording.Proof, receipt
         why = kept_text(f"the answer is not a receipt: {misfit(error)}")
         return await _doubt(engine, intent, proof, why)
     try:
-        return await recording.confirm(
-            engine, intent.scope_id, intent.operation_id, data, reference, proof
+        return await _patiently(
+            engine,
+            intent,
+            partial(recording.confirm, receipt=data, external_ref=reference, proof=proof),
         )
     except DatabaseUnavailable:
         raise
@@ -253,7 +263,25 @@ async def _store(engine: Engine, intent: Intent, proof: recording.Proof, receipt
 async def _doubt(
     engine: Engine, intent: Intent, proof: recording.Proof, why: str, **detail: Any
 ) -> Operation:
-    return await recording.doubt(engine, intent.scope_id, intent.operation_id, proof, why, **detail)
+    return await _patiently(
+        engine, intent, partial(recording.doubt, proof=proof, why=why, **detail)
+    )
+
+
+async def _patiently(
+    engine: Engine, intent: Intent, store: Callable[[Engine, str, uuid.UUID], Awaitable[Operation]]
+) -> Operation:
+    """What came of a call is stored also if somebody sits on a row of it: it is waited for while
+    the lease lives, or for the grace of a call that stands alone."""
+    until = boot_seconds() + engine.settings.call_grace.total_seconds()
+    while True:
+        try:
+            return await store(engine, intent.scope_id, intent.operation_id)
+        except BUSY as error:
+            if not (boot_seconds() < until if intent.lease is None else intent.lease.valid()):
+                raise
+            shown = ids.show("op", intent.operation_id)
+            log.warning("operation.recorded_again", operation_id=shown, error=str(error))
 
 
 def read_receipt(effect: Effect[Any, Any], operation: Operation) -> Any:

@@ -39,7 +39,7 @@ from earnest.engine.fencing import OwnersGroup
 from earnest.engine.leasing import HeldLease, Leases
 from earnest.engine.logs import get_logger
 from earnest.store import texts
-from earnest.store.database import Tx
+from earnest.store.database import BUSY, Tx
 from earnest.store.executions import Claimed, Unwritten
 from earnest.store.texts import Piece, Stored
 
@@ -50,7 +50,6 @@ GATHER = 0.08
 _GROWS_EVERY = 512
 _FULL = 16 * 1024
 _AT_ONCE = 100
-_BUSY = (asyncpg.LockNotAvailableError, asyncpg.QueryCanceledError)
 
 _BOUNDS = {
     "text_of_a_run_count": f"a run has at most {MAX_DELTAS_OF_RUN} pieces of text",
@@ -221,7 +220,7 @@ class TextWriter:
         while True:
             try:
                 return await self._texts.write(piece)
-            except _BUSY:
+            except BUSY:
                 if not self._lease.valid():
                     raise
 

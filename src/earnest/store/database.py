@@ -36,6 +36,8 @@ Record = asyncpg.Record
 
 UniqueViolation = asyncpg.UniqueViolationError
 RETRIED = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
+# Somebody sits on a row for longer than a statement waits for it.
+BUSY = (asyncpg.LockNotAvailableError, asyncpg.QueryCanceledError)
 LOST = (
     asyncpg.PostgresConnectionError,
     asyncpg.InterfaceError,
