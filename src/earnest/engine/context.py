@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, Generic, NoReturn, ParamSpec, TypeVar, cast, overload
 
 from pydantic import ValidationError
@@ -34,6 +35,7 @@ from earnest.domain.run import RunStatus, Step, Wait
 from earnest.engine import intending, operating, parenting
 from earnest.engine.effects import Effect
 from earnest.engine.engine import Engine
+from earnest.engine.fencing import patiently
 from earnest.engine.foreign_code import Leaving, foreign_code
 from earnest.engine.kinds import RunKind, require_kind
 from earnest.engine.leasing import HeldLease
@@ -367,9 +369,11 @@ class Context:
     async def _submit(
         self, kind: RunKind[Any, Any], input: Any, name: str, detached: bool
     ) -> uuid.UUID:
-        return await parenting.submit_child(
-            self.engine, self.claimed, self.lease, kind, input, name, detached=detached
-        )
+        submit = partial(
+            parenting.submit_child,
+            self.engine, self.claimed, self.lease, kind, input, name, detached=detached,
+        )  # fmt: skip
+        return await patiently(self.lease.valid, submit)
 
     async def _read_children(
         self, run_ids: Sequence[uuid.UUID]
@@ -390,7 +394,8 @@ class Context:
         digest = canonical.digest(str(span).encode())
         known = await self._remembered(name, digest)
         if known is None:
-            known = await self.rememberer.start_timer(self.claimed, name, digest, span)
+            start = partial(self.rememberer.start_timer, self.claimed, name, digest, span)
+            known = await patiently(self.lease.valid, start)
             (await self._remember_all()).steps[name] = known
         return datetime.fromisoformat(known.result["until"])
 

@@ -3,6 +3,8 @@
 An item that was fenced out raises `FencedOut` in its own attempt. One on whose run somebody else
 sits is skipped and tried again for as long as its lease lives: it holds up no other, and no
 connection waits for it. Every write that was stored renews its lease, and hears of a cancel.
+
+What has a transaction of its own waits for such a row as any statement does, and then `patiently`.
 """
 
 from __future__ import annotations
@@ -15,7 +17,11 @@ from earnest.domain import ids
 from earnest.domain.errors import FencedOut
 from earnest.engine.grouping import Group
 from earnest.engine.leasing import HeldLease, Leases, boot_seconds
+from earnest.engine.logs import get_logger
+from earnest.store.database import BUSY
 from earnest.store.executions import Key, Unwritten
+
+log = get_logger("earnest.fencing")
 
 # Seconds before a row on which somebody sits is tried again: first, and at most.
 _SOON, _LATER = 0.002, 0.25
@@ -37,6 +43,7 @@ class Heard(Protocol):
     def cancel_requested(self) -> bool: ...
 
 
+T = TypeVar("T")
 OwnedT = TypeVar("OwnedT", bound=Owned)
 HeardT = TypeVar("HeardT", bound=Heard)
 
@@ -73,6 +80,18 @@ class OwnersGroup(Generic[OwnedT, HeardT]):
             self._leases.extend(held, asked_at)
             if cancel_requested:
                 held.tell_cancel()
+
+
+async def patiently(valid: Callable[[], bool], work: Callable[[], Awaitable[T]]) -> T:
+    """Does it, again if somebody sat on a row of it for longer than a statement waits, while it is
+    `valid`: nobody's work fails because of that."""
+    while True:
+        try:
+            return await work()
+        except BUSY as error:
+            if not valid():
+                raise
+            log.warning("row.waited_for", error=str(error))
 
 
 def _fenced_out(item: Owned, held: HeldLease | None) -> FencedOut:

@@ -17,11 +17,10 @@ for another caller's call stands in `waiting.py`.
 from __future__ import annotations
 
 import asyncio
-import uuid
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
@@ -48,16 +47,15 @@ from earnest.domain.operation import (
 from earnest.engine import http_failures, intending, recording
 from earnest.engine.effects import Effect, as_call
 from earnest.engine.engine import Engine
+from earnest.engine.fencing import patiently
 from earnest.engine.foreign_code import foreign_code, told_of
 from earnest.engine.intending import Intent
 from earnest.engine.leasing import boot_seconds
-from earnest.engine.logs import get_logger
 from earnest.engine.typed_json import encode_typed, misfit
 from earnest.engine.waiting import deadline, wait_for_caller
 from earnest.store import operations
-from earnest.store.database import BUSY
 
-log = get_logger("earnest.operating")
+T = TypeVar("T")
 
 
 async def perform(engine: Engine, intent: Intent, patience: timedelta | None = None) -> Any:
@@ -68,7 +66,7 @@ async def perform(engine: Engine, intent: Intent, patience: timedelta | None = N
     `ResourceBusy`, `FencedOut`, `StopAsked`.
     """
     until = None if patience is None else deadline(patience)
-    operation = await intending.reserve(engine, intent)
+    operation = await _intend(intent, partial(intending.reserve, engine, intent))
     sends = 0
     while True:
         if operation.state is OperationState.SUBMITTED:
@@ -118,7 +116,8 @@ async def _after_release(
     """Released as refused or by a person: that is remembered. Not sent, or proved absent: it is
     tried again under the same id, but not within the attempt that just failed to send."""
     if operation.release_reason in SENDABLE_AGAIN and not sends:
-        return await intending.reserve_again(engine, intent, operation)
+        again = partial(intending.reserve_again, engine, intent, operation)
+        return await _intend(intent, again)
     raise as_error(operation)
 
 
@@ -180,7 +179,8 @@ async def _send(engine: Engine, intent: Intent, operation: Operation) -> Operati
     """Begins, calls and stores what came of it. Runs to its end even when the caller is cancelled:
     a call that is on its way is never abandoned without a word."""
     token = ids.new_token()
-    begun = await intending.begin(engine, intent, operation, token)
+    begin = partial(intending.begin, engine, intent, operation, token)
+    begun = await _intend(intent, begin)
     # It is sent only as long as nobody doubts it: while a lost reply was looked for, the reaper may
     # have taken the run over, and a person may have settled what was not sent yet.
     if begun is None or begun.send_token != token or begun.state is not OperationState.SUBMITTING:
@@ -230,9 +230,8 @@ async def _release(
     reason = ReleaseReason.REFUSED if refused else ReleaseReason.NOT_SENT
     told = kept_error(known)
     try:
-        return await _patiently(
-            engine, intent, partial(recording.release, reason=reason, proof=proof, refusal=told)
-        )
+        release = partial(recording.release, engine, intent.scope_id, intent.operation_id)
+        return await _record(engine, intent, partial(release, reason, proof, refusal=told))
     except DatabaseUnavailable:
         raise
     except Exception as error:
@@ -248,11 +247,8 @@ async def _store(engine: Engine, intent: Intent, proof: recording.Proof, receipt
         why = kept_text(f"the answer is not a receipt: {misfit(error)}")
         return await _doubt(engine, intent, proof, why)
     try:
-        return await _patiently(
-            engine,
-            intent,
-            partial(recording.confirm, receipt=data, external_ref=reference, proof=proof),
-        )
+        confirm = partial(recording.confirm, engine, intent.scope_id, intent.operation_id)
+        return await _record(engine, intent, partial(confirm, data, reference, proof))
     except DatabaseUnavailable:
         raise
     except Exception as error:
@@ -263,25 +259,22 @@ async def _store(engine: Engine, intent: Intent, proof: recording.Proof, receipt
 async def _doubt(
     engine: Engine, intent: Intent, proof: recording.Proof, why: str, **detail: Any
 ) -> Operation:
-    return await _patiently(
-        engine, intent, partial(recording.doubt, proof=proof, why=why, **detail)
-    )
+    doubt = partial(recording.doubt, engine, intent.scope_id, intent.operation_id)
+    return await _record(engine, intent, partial(doubt, proof, why, **detail))
 
 
-async def _patiently(
-    engine: Engine, intent: Intent, store: Callable[[Engine, str, uuid.UUID], Awaitable[Operation]]
-) -> Operation:
+async def _record(engine: Engine, intent: Intent, work: Callable[[], Awaitable[T]]) -> T:
     """What came of a call is stored also if somebody sits on a row of it: it is waited for while
     the lease lives, or for the grace of a call that stands alone."""
+    if intent.lease is not None:
+        return await patiently(intent.lease.valid, work)
     until = boot_seconds() + engine.settings.call_grace.total_seconds()
-    while True:
-        try:
-            return await store(engine, intent.scope_id, intent.operation_id)
-        except BUSY as error:
-            if not (boot_seconds() < until if intent.lease is None else intent.lease.valid()):
-                raise
-            shown = ids.show("op", intent.operation_id)
-            log.warning("operation.recorded_again", operation_id=shown, error=str(error))
+    return await patiently(lambda: boot_seconds() < until, work)
+
+
+async def _intend(intent: Intent, work: Callable[[], Awaitable[T]]) -> T:
+    """So does a run before its call. Whoever calls without one is told: nothing was sent yet."""
+    return await (work() if intent.lease is None else patiently(intent.lease.valid, work))
 
 
 def read_receipt(effect: Effect[Any, Any], operation: Operation) -> Any:

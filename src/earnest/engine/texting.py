@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 from collections.abc import Sequence
 from datetime import timedelta
+from functools import partial
 
 import asyncpg
 
@@ -35,11 +36,11 @@ from earnest.domain.text import (
     TextHead,
 )
 from earnest.engine.engine import Engine
-from earnest.engine.fencing import OwnersGroup
+from earnest.engine.fencing import OwnersGroup, patiently
 from earnest.engine.leasing import HeldLease, Leases
 from earnest.engine.logs import get_logger
 from earnest.store import texts
-from earnest.store.database import BUSY, Tx
+from earnest.store.database import Tx
 from earnest.store.executions import Claimed, Unwritten
 from earnest.store.texts import Piece, Stored
 
@@ -217,12 +218,7 @@ class TextWriter:
         """A quota on which somebody sits is waited for as long as the lease lives."""
         claimed = self._claimed
         piece = Piece(*claimed.key, claimed.fence, claimed.owner_token, content, self._last)
-        while True:
-            try:
-                return await self._texts.write(piece)
-            except BUSY:
-                if not self._lease.valid():
-                    raise
+        return await patiently(self._lease.valid, partial(self._texts.write, piece))
 
 
 def _bound_of(error: asyncpg.CheckViolationError) -> EarnestError:

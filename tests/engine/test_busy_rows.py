@@ -1,17 +1,17 @@
-"""What came of a call is stored, although somebody sits on the row of its run for a while (P23)."""
+"""Nothing fails or is lost because somebody sits on the row of a run for a while (P23)."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
-from earnest import Refused
+from earnest import App, Context, Refused
 from earnest.store.database import Database
 from tests.engine.bench import Bench
 from tests.engine.conftest import MakeBench
-from tests.engine.provider import Provider, shop
+from tests.engine.provider import Hold, Order, Provider, Purchase, shop
 
 
 @pytest.fixture
@@ -63,3 +63,37 @@ async def test_what_came_of_a_call_waits_for_a_row_on_which_somebody_sits(
     assert operation.state == state
     assert await looking.moves(operation) == ["reserve", "begin", last_move]
     assert (await looking.find(run_id)).output == operation.receipt
+
+
+VERBS: dict[str, Callable[[Context, App], Awaitable[object]]] = {
+    "operation": lambda ctx, app: ctx.operation("pay", Hold, Order(number=17)),
+    "sleep": lambda ctx, app: ctx.sleep("1ms"),
+    "child": lambda ctx, app: ctx.submit(app.kinds["buy"], Purchase(by="hold"), detached=True),
+    "step": lambda ctx, app: ctx.step("one", str, 1),
+}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+async def test_no_verb_fails_because_somebody_sits_on_the_row_of_its_run(
+    make_bench: MakeBench, impatient: Database, verb: str
+) -> None:
+    app = shop(Provider())
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    @app.run("work", max_attempts=1)
+    async def work(ctx: Context, value: None) -> None:
+        begun.set()
+        await go_on.wait()
+        await VERBS[verb](ctx, app)
+
+    bench, looking = make_bench(app), make_bench(app)
+    bench.engine.database = impatient
+    run_id = await bench.submit("work")
+    draining = asyncio.create_task(bench.drain())
+    await begun.wait()
+    async with looking.holding(run_id):
+        go_on.set()
+        if verb != "step":  # which takes no lock that it would have to wait for
+            await waits_twice(looking)
+    await draining
+    assert await looking.outcomes(run_id) == ["succeeded"]
