@@ -19,10 +19,12 @@ demo: setup ## tell the story of two refunds, and stay up for more (ARGS="--port
 
 test: setup ## run the tests, all but the slow ones (ARGS="-k lease")
 	@scripts/system-packages
+	@scripts/node-packages
 	@$(PYTEST) -m "not slow" $(ARGS)
 
 test-all: setup ## run all tests, with many seeds
 	@scripts/system-packages
+	@scripts/node-packages
 	@$(PYTEST) $(ARGS)
 
 check: setup ## the gate before a commit: format, lint, types, arrows, fast tests

@@ -85,6 +85,13 @@ MEASUREMENTS = (
         "tests.doors.streams.crossing",
     ),
     Measurement(
+        "clients",
+        "Clients of the streams",
+        "Each case with each client: a real server, and a relay that breaks the way between the two "
+        "as the case wants it. `n/a` where the client is not made for what the case asks of it.",
+        "tests.doors.streams.clients.figures",
+    ),
+    Measurement(
         "bench",
         "Speed",
         "Medians of three rounds in one run. What each figure is, `earnest bench` says beside it.",
@@ -138,10 +145,11 @@ def render() -> str:
 
 
 def section(measurement: Measurement, record: dict[str, Any]) -> str:
+    found = record["found"]
     rows = [
         f"| {name.replace('_', ' ')} | {shown(value)} |"
-        for name, value in record["found"].items()
-        if name != "figure"
+        for name, value in found.items()
+        if name not in ("figure", "table")
     ]
     head = [
         f"## {measurement.title}",
@@ -153,7 +161,17 @@ def section(measurement: Measurement, record: dict[str, Any]) -> str:
         "| | |",
         "| --- | --- |",
     ]
-    return "\n".join([*head, *rows, ""])
+    return "\n".join([*head, *rows, "", *grid(found.get("table"))])
+
+
+def grid(table: dict[str, Any] | None) -> list[str]:
+    """A figure's own table, with numbered notes below it, where it has one."""
+    if table is None:
+        return []
+    lines = [table["columns"], ["---"] * len(table["columns"]), *table["rows"]]
+    notes = [f"{number}. {note}." for number, note in enumerate(table["notes"], 1)]
+    shown_lines = [f"| {' | '.join(cell.replace('|', '/') for cell in line)} |" for line in lines]
+    return [*shown_lines, "", *notes, *([""] if notes else [])]
 
 
 def shown(value: Any) -> str:

@@ -12,20 +12,9 @@ import pytest
 import uvloop
 
 from earnest.doors.api.streams import StreamSettings
-from earnest.engine import access
 from earnest.engine.engine import Engine
 from earnest.engine.working import Worker
-from tests.doors.streams.stage import Scripts, Stage, serving_streams
-
-PEOPLE = {
-    "member": ("demo", "ann", ["member"]),
-    "member2": ("demo", "bob", ["member"]),
-    "approver": ("demo", "cleo", ["approver"]),
-    "operator": ("demo", "dan", ["operator"]),
-    "nobody": ("demo", "fay", []),
-    "other member": ("other", "ann", ["member"]),
-    "other operator": ("other", "gus", ["operator"]),
-}
+from tests.doors.streams.stage import Scripts, Stage, issue_tokens, serving_streams
 
 MakeStage = Callable[..., Awaitable[Stage]]
 
@@ -59,13 +48,7 @@ async def engine(make_engine: Callable[..., Engine], scripts: Scripts) -> AsyncI
 
 @pytest.fixture
 async def tokens(engine: Engine) -> dict[str, str]:
-    for scope_id in ("demo", "other"):
-        await access.ensure_scope(engine, scope_id)
-    found = {}
-    for name, (scope_id, principal_id, roles) in PEOPLE.items():
-        await access.ensure_principal(engine, scope_id, principal_id, roles)
-        found[name] = await access.issue_token(engine, scope_id, principal_id)
-    return found
+    return await issue_tokens(engine)
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from earnest.domain import ids
 from earnest.doors.api.application import build_api
 from earnest.doors.api.serving import Serving, listen
 from earnest.doors.api.streams import Streams, StreamSettings
-from earnest.engine import submitting
+from earnest.engine import access, submitting
 from earnest.engine.access import Doorkeeper
 from earnest.engine.engine import Engine
 from earnest.engine.readiness import Readiness
@@ -31,6 +31,27 @@ from tests.doors.streams.reading import Stream, connect
 
 FIRST = 2
 """How many events a scripted run has when it begins to work."""
+
+PEOPLE = {
+    "member": ("demo", "ann", ["member"]),
+    "member2": ("demo", "bob", ["member"]),
+    "approver": ("demo", "cleo", ["approver"]),
+    "operator": ("demo", "dan", ["operator"]),
+    "nobody": ("demo", "fay", []),
+    "other member": ("other", "ann", ["member"]),
+    "other operator": ("other", "gus", ["operator"]),
+}
+
+
+async def issue_tokens(engine: Engine) -> dict[str, str]:
+    """Makes the people, and gives each a token."""
+    for scope_id in ("demo", "other"):
+        await access.ensure_scope(engine, scope_id)
+    found = {}
+    for name, (scope_id, principal_id, roles) in PEOPLE.items():
+        await access.ensure_principal(engine, scope_id, principal_id, roles)
+        found[name] = await access.issue_token(engine, scope_id, principal_id)
+    return found
 
 
 async def until(holds: Callable[[], bool], seconds: float = 10) -> None:
@@ -123,8 +144,12 @@ class ScriptedRun:
 
     async def finish(self) -> None:
         """Returns when the last event is stored."""
-        self._lines.put_nowait(None)
+        self.let_end()
         await self.ends()
+
+    def let_end(self) -> None:
+        """Has the run end when it comes to it; harmless when repeated."""
+        self._lines.put_nowait(None)
 
     async def ends(self) -> None:
         """Returns when the last event is stored, whoever ends the run."""
