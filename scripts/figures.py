@@ -87,8 +87,8 @@ MEASUREMENTS = (
     Measurement(
         "clients",
         "Clients of the streams",
-        "Each case with each client: a real server, and a relay that breaks the way between the two "
-        "as the case wants it. `n/a` where the client is not made for what the case asks of it.",
+        "Each case with each client: a real server, and a relay that breaks the way between the "
+        "two as the case wants it. `n/a` where the client is not made for what the case asks of it.",
         "tests.doors.streams.clients.figures",
     ),
     Measurement(

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import settings as hypothesis_settings
 
 from earnest.engine.app import App
-from earnest.engine.engine import Engine
-from earnest.engine.settings import EngineSettings
-from earnest.engine.working import Worker
+from earnest.engine.attempts.working import Worker
+from earnest.engine.process.engine import Engine
+from earnest.engine.process.settings import EngineSettings
 from earnest.store.database import Database
 from earnest.testing.clock import ManualClock
 from earnest.testing.databases import ThrowawayCluster

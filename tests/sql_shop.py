@@ -17,10 +17,11 @@ from pydantic import BaseModel
 from earnest import App, Context
 from earnest.domain import ids
 from earnest.domain.run import Run
-from earnest.engine import access, announcing, database_roles, submitting
-from earnest.engine.engine import Engine
-from earnest.engine.submitting import Request
-from earnest.engine.working import Worker
+from earnest.engine.attempts.working import Worker
+from earnest.engine.process import access, announcing, database_roles
+from earnest.engine.process.engine import Engine
+from earnest.engine.runs import submitting
+from earnest.engine.runs.submitting import Request
 from earnest.store import runs
 
 SCOPE = "demo"

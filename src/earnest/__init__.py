@@ -29,11 +29,11 @@ if TYPE_CHECKING:
         SignalTimedOut,
     )
     from earnest.engine.app import App
-    from earnest.engine.context import Child, Context
-    from earnest.engine.effects import Call, Effect
-    from earnest.engine.kinds import RunKind
-    from earnest.engine.plain import PlainContext
-    from earnest.engine.standing import operation
+    from earnest.engine.attempts.context import Child, Context
+    from earnest.engine.attempts.plain import PlainContext
+    from earnest.engine.operations.standing import operation
+    from earnest.engine.process.effects import Call, Effect
+    from earnest.engine.process.kinds import RunKind
 
 __version__ = "0.1.0"
 
@@ -65,15 +65,15 @@ __all__ = [
 
 _ELSEWHERE = {
     "App": "engine.app",
-    "Call": "engine.effects",
-    "Child": "engine.context",
-    "Context": "engine.context",
-    "Effect": "engine.effects",
-    "PlainContext": "engine.plain",
-    "RunKind": "engine.kinds",
+    "Call": "engine.process.effects",
+    "Child": "engine.attempts.context",
+    "Context": "engine.attempts.context",
+    "Effect": "engine.process.effects",
+    "PlainContext": "engine.attempts.plain",
+    "RunKind": "engine.process.kinds",
     "blocking": "assembly:blocking",
     "open": "assembly:open_app",
-    "operation": "engine.standing",
+    "operation": "engine.operations.standing",
 }
 """Where a name is defined, and as what; all others are errors."""
 

@@ -18,8 +18,8 @@ from earnest.doors.cli.parts import Opened, Server, Shown, Told
 from earnest.doors.cli.program import run
 
 if TYPE_CHECKING:
-    from earnest.engine.engine import Engine
-    from earnest.engine.readiness import Readiness
+    from earnest.engine.inspection.readiness import Readiness
+    from earnest.engine.process.engine import Engine
 
 
 class Program:

@@ -26,18 +26,19 @@ import asyncpg
 
 from earnest.domain.errors import DatabaseUnavailable, HomeUnusable, SettingInvalid
 from earnest.doors.cli.parts import Told
-from earnest.engine import announcing, binding, instances, operating
 from earnest.engine.app import App
+from earnest.engine.attempts.minding import Minder
+from earnest.engine.attempts.working import Worker
 from earnest.engine.blocking import Blocking
-from earnest.engine.doorbells import Doorbells
-from earnest.engine.engine import Engine
-from earnest.engine.instances import Serves
+from earnest.engine.inspection.readiness import Readiness, examine
+from earnest.engine.operations import operating
+from earnest.engine.process import announcing, binding, instances
+from earnest.engine.process.doorbells import Doorbells
+from earnest.engine.process.engine import Engine
+from earnest.engine.process.instances import Serves
 from earnest.engine.loading import load_app
-from earnest.engine.logs import get_logger
-from earnest.engine.minding import Minder
-from earnest.engine.readiness import Readiness, examine
-from earnest.engine.settings import EngineSettings
-from earnest.engine.working import Worker
+from earnest.engine.process.logs import get_logger
+from earnest.engine.process.settings import EngineSettings
 from earnest.store.database import LOST, Database
 from earnest.store.embedded import EmbeddedPostgres, Started, default_home
 from earnest.store.migrate import check, migrate, pending

@@ -36,7 +36,9 @@ def test_a_program_begins_without_what_it_does_not_use(statement: str) -> None:
 
 
 def test_a_logger_brings_structlog_when_something_is_logged() -> None:
-    logger = "import sys\nfrom earnest.engine.logs import get_logger\nlog = get_logger('one')"
+    logger = (
+        "import sys\nfrom earnest.engine.process.logs import get_logger\nlog = get_logger('one')"
+    )
     assert "structlog" not in _modules_after(logger)
     quietly = "import contextlib, io\nwith contextlib.redirect_stdout(io.StringIO()):"
     assert "structlog" in _modules_after(f"{logger}\n{quietly} log.info('one')")

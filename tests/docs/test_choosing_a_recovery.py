@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from earnest.domain.operation import Recovery
-from earnest.engine.effects import Effect
+from earnest.engine.process.effects import Effect
 from earnest.testing.conformance import EffectConformance
 from tests.docs.guides import GUIDES, reading
 from tests.testing.test_example_project import environment

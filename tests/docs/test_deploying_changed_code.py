@@ -16,10 +16,11 @@ import asyncpg
 import pytest
 
 from earnest.domain.run import Run
-from earnest.engine import checking, signalling, submitting
-from earnest.engine.checking import Asked, Checked
-from earnest.engine.engine import Engine
-from earnest.engine.working import Worker
+from earnest.engine.attempts.working import Worker
+from earnest.engine.inspection import checking
+from earnest.engine.inspection.checking import Asked, Checked
+from earnest.engine.process.engine import Engine
+from earnest.engine.runs import signalling, submitting
 from earnest.store import runs
 from earnest.store.database import Database
 from tests.docs.guides import Guide, reading

@@ -15,7 +15,7 @@ import earnest
 from earnest.__main__ import Program
 from earnest.domain import ids
 from earnest.doors.cli.program import run
-from earnest.engine import binding
+from earnest.engine.process import binding
 from earnest.store import runs
 from earnest.testing.simulator import Simulator
 from earnest.testing.verbs import CrashAt, Drain

@@ -17,9 +17,9 @@ from sqlalchemy import create_engine
 from sqlalchemy.orm import Session
 
 from earnest.domain import ids
-from earnest.engine import announcing
-from earnest.engine.engine import Engine
-from earnest.engine.working import Worker
+from earnest.engine.attempts.working import Worker
+from earnest.engine.process import announcing
+from earnest.engine.process.engine import Engine
 from earnest.store import runs
 from earnest.store.database import Database
 from tests.docs.guides import Guide, reading

@@ -15,15 +15,16 @@ import asyncpg
 from earnest.domain.event import Event
 from earnest.domain.operation import Lookup, Operation, OperationMove
 from earnest.domain.run import Attempt, Run, RunStatus
-from earnest.engine import cancelling, reconciling, retrying, signalling, submitting
-from earnest.engine.cancelling import Cancelled
-from earnest.engine.doorbells import MOVED, WORK
-from earnest.engine.engine import Engine
-from earnest.engine.minding import ripen
-from earnest.engine.reconciling import Verdict
-from earnest.engine.settling import Ending, Settled, Wish, settle_alone
-from earnest.engine.submitting import Request
-from earnest.engine.working import Worker
+from earnest.engine.attempts.minding import ripen
+from earnest.engine.attempts.settling import Ending, Settled, Wish, settle_alone
+from earnest.engine.attempts.working import Worker
+from earnest.engine.operations import reconciling
+from earnest.engine.operations.reconciling import Verdict
+from earnest.engine.process.doorbells import MOVED, WORK
+from earnest.engine.process.engine import Engine
+from earnest.engine.runs import cancelling, retrying, signalling, submitting
+from earnest.engine.runs.cancelling import Cancelled
+from earnest.engine.runs.submitting import Request
 from earnest.store import executions, facts, operations, runs
 from earnest.store.database import Tx
 from earnest.store.executions import Claimed

@@ -10,8 +10,8 @@ import structlog
 
 from earnest.domain import crash_points
 from earnest.engine.app import App
-from earnest.engine.engine import Engine
-from earnest.engine.working import Worker
+from earnest.engine.attempts.working import Worker
+from earnest.engine.process.engine import Engine
 from earnest.testing.databases import ThrowawayCluster
 from tests.engine.bench import Bench
 from tests.engine.spare_database import SpareDatabase

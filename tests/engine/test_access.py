@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from earnest.domain.errors import Forbidden, InvalidRequest, NotFound, Unauthenticated
-from earnest.engine import access
-from earnest.engine.access import Actor, Doorkeeper, Role
-from earnest.engine.engine import Engine
+from earnest.engine.process import access
+from earnest.engine.process.access import Actor, Doorkeeper, Role
+from earnest.engine.process.engine import Engine
 from earnest.store.access import keep_setting
 from earnest.store.database import Database
 from earnest.testing.clock import ManualClock

@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 
 import earnest
 from earnest import App, Context
-from earnest.engine.doorbells import WORK, Doorbells, Moved
+from earnest.engine.process.doorbells import WORK, Doorbells, Moved
 from earnest.store.database import Database
 from tests.engine.conftest import MakeBench
 

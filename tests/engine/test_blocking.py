@@ -22,8 +22,8 @@ from earnest import App, Context
 from earnest.apps.demo.bank import OpaqueRefund, QueryableRefund, RefundRequest
 from earnest.domain import crash_points
 from earnest.domain.errors import SettingInvalid
-from earnest.engine import binding
 from earnest.engine.blocking import Blocking
+from earnest.engine.process import binding
 from earnest.store.embedded import EmbeddedPostgres
 from earnest.testing.simulator import Simulator
 

@@ -11,7 +11,7 @@ from earnest import Blocked, Context, Failed
 from earnest.domain import ids
 from earnest.domain.errors import NotFound
 from earnest.domain.ids import new_id
-from earnest.engine import cancelling
+from earnest.engine.runs import cancelling
 from earnest.testing.clock import ManualClock
 from tests.engine.bench import MEMBER, Bench
 from tests.engine.conftest import MakeBench

@@ -15,9 +15,10 @@ import earnest
 from earnest import App, Context, Failed, NotSent, PlainContext, Refused, SignalTimedOut
 from earnest.domain.errors import SettingInvalid
 from earnest.domain.run import RunStatus
-from earnest.engine import binding, checking
-from earnest.engine.checking import Asked, Checked
-from earnest.engine.engine import Engine
+from earnest.engine.inspection import checking
+from earnest.engine.inspection.checking import Asked, Checked
+from earnest.engine.process import binding
+from earnest.engine.process.engine import Engine
 from earnest.testing.clock import ManualClock
 from tests.engine.bench import Bench
 from tests.engine.conftest import MakeBench

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from earnest import App, Context, RunKind
-from earnest.engine import checking
-from earnest.engine.checking import Asked
+from earnest.engine.inspection import checking
+from earnest.engine.inspection.checking import Asked
 from tests.engine.bench import Bench
 from tests.engine.conftest import MakeBench
 from tests.engine.provider import Hold, Order, Provider, shop

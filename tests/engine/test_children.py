@@ -12,7 +12,7 @@ from earnest import App, ChildFailed, Context, Failed
 from earnest.domain import ids
 from earnest.domain.errors import FencedOut
 from earnest.domain.run import Wait
-from earnest.engine.settling import Settled, Wish
+from earnest.engine.attempts.settling import Settled, Wish
 from earnest.testing.clock import ManualClock
 from tests.engine.bench import SCOPE, Bench
 from tests.engine.conftest import MakeBench

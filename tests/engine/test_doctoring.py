@@ -14,11 +14,11 @@ import asyncpg
 import pytest
 
 from earnest import App, Context
-from earnest.engine import server_checks, work_checks
-from earnest.engine.doctoring import Finding, Patient, diagnose, name_of, size, well
-from earnest.engine.engine import Engine
-from earnest.engine.server_checks import SERVER_CHECKS
-from earnest.engine.work_checks import WORK_CHECKS
+from earnest.engine.inspection import server_checks, work_checks
+from earnest.engine.inspection.doctoring import Finding, Patient, diagnose, name_of, size, well
+from earnest.engine.inspection.server_checks import SERVER_CHECKS
+from earnest.engine.inspection.work_checks import WORK_CHECKS
+from earnest.engine.process.engine import Engine
 from earnest.store.database import Database
 from earnest.testing.clock import ManualClock
 from tests.engine.bench import Bench

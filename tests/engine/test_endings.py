@@ -23,9 +23,9 @@ from earnest.domain.errors import (
 )
 from earnest.domain.event import MAX_PAYLOAD_BYTES
 from earnest.domain.run import Wait
-from earnest.engine import attempting
-from earnest.engine.context import Parked
-from earnest.engine.settling import Wish
+from earnest.engine.attempts import attempting
+from earnest.engine.attempts.context import Parked
+from earnest.engine.attempts.settling import Wish
 from earnest.store.database import Database
 from earnest.testing.clock import ManualClock
 from tests.engine.conftest import MakeBench

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from earnest.domain.errors import InvalidRequest
-from earnest.engine.engine import Engine
-from earnest.engine.epoch import Position, begin_epoch, find_epoch, read_position
+from earnest.engine.process.engine import Engine
+from earnest.engine.process.epoch import Position, begin_epoch, find_epoch, read_position
 from earnest.store import epochs
 from earnest.store.database import Database
 

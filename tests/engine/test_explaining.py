@@ -15,8 +15,9 @@ from earnest import App, Blocked, Context
 from earnest.domain import ids
 from earnest.domain.errors import NotFound
 from earnest.domain.explanation import Explanation, MoverBy, Reason
-from earnest.engine import explaining, submitting
-from earnest.engine.instances import Instance, Serves
+from earnest.engine.inspection import explaining
+from earnest.engine.process.instances import Instance, Serves
+from earnest.engine.runs import submitting
 from earnest.store.visible import Sight
 from earnest.testing.clock import ManualClock
 from tests.engine.bench import MEMBER, SCOPE, Bench

@@ -11,8 +11,8 @@ import pytest
 from earnest import App, Child, Context
 from earnest.domain import ids
 from earnest.domain.errors import FencedOut
-from earnest.engine.leasing import Leases, boot_seconds
-from earnest.engine.remembering import Rememberer
+from earnest.engine.attempts.remembering import Rememberer
+from earnest.engine.runs.leasing import Leases, boot_seconds
 from earnest.store import facts
 from earnest.store.executions import Claimed
 from earnest.testing.clock import ManualClock

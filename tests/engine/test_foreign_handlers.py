@@ -11,7 +11,7 @@ import pytest
 import structlog
 
 from earnest import App, Call, Context, PlainContext
-from earnest.engine.logs import get_logger
+from earnest.engine.process.logs import get_logger
 from earnest.testing.clock import ManualClock
 from tests.engine.bench import Bench
 from tests.engine.conftest import MakeBench

@@ -16,7 +16,7 @@ import httpx2
 import pytest
 
 from earnest.domain.errors import EarnestError, NotSent, Refused
-from earnest.engine.http_failures import classify
+from earnest.engine.operations.http_failures import classify
 from tests.engine import far_end as far
 from tests.engine.far_end import Caller, far_end
 

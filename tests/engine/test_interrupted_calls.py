@@ -13,7 +13,7 @@ import pytest
 
 from earnest import Context, Refused
 from earnest.domain import crash_points
-from earnest.engine.attempting import Attempting, Stop
+from earnest.engine.attempts.attempting import Attempting, Stop
 from earnest.testing.clock import ManualClock
 from tests.engine.bench import Bench
 from tests.engine.conftest import MakeBench

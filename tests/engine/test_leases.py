@@ -13,10 +13,10 @@ from msgspec.structs import replace
 
 from earnest import App, Context
 from earnest.domain.errors import SettingInvalid
-from earnest.engine import leasing
-from earnest.engine.leasing import HeldLease, Leases, boot_seconds
-from earnest.engine.settings import EngineSettings
-from earnest.engine.settling import Ending, Settled, Wish
+from earnest.engine.attempts.settling import Ending, Settled, Wish
+from earnest.engine.process.settings import EngineSettings
+from earnest.engine.runs import leasing
+from earnest.engine.runs.leasing import HeldLease, Leases, boot_seconds
 from earnest.store.executions import Claimed
 from earnest.testing.clock import ManualClock
 from tests.engine.bench import Bench

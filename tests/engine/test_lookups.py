@@ -12,8 +12,8 @@ from earnest import App, Context, Inconclusive
 from earnest.domain.errors import Conflict, NotFound
 from earnest.domain.operation import Operation
 from earnest.domain.run import Run
-from earnest.engine import reconciling
-from earnest.engine.instances import Instance, process_name, this_host
+from earnest.engine.operations import reconciling
+from earnest.engine.process.instances import Instance, process_name, this_host
 from earnest.testing.clock import ManualClock
 from tests.engine.bench import Bench
 from tests.engine.conftest import MakeBench

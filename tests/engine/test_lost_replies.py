@@ -18,9 +18,10 @@ import pytest
 from earnest import App, Context
 from earnest.domain.crash_points import PROMISES
 from earnest.domain.errors import DatabaseUnavailable
-from earnest.engine import reaping, submitting
-from earnest.engine.engine import Engine
-from earnest.engine.settling import Settled, Wish
+from earnest.engine.attempts import reaping
+from earnest.engine.attempts.settling import Settled, Wish
+from earnest.engine.process.engine import Engine
+from earnest.engine.runs import submitting
 from earnest.store.database import Database
 from earnest.testing.clock import ManualClock
 from tests.engine.bench import MEMBER, SCOPE, Bench

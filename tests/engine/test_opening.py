@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 import earnest
 from earnest import App, Context, assembly
 from earnest.domain.errors import InvalidRequest, SettingInvalid
-from earnest.engine import access, binding
+from earnest.engine.process import access, binding
 from earnest.testing.clock import ManualClock
 from tests.engine.bench import SCOPE
 from tests.engine.conftest import MakeBench

@@ -19,8 +19,8 @@ from earnest.domain.errors import (
 )
 from earnest.domain.ids import new_id
 from earnest.domain.run import Wait
-from earnest.engine import signalling
-from earnest.engine.settling import Settled, Wish
+from earnest.engine.attempts.settling import Settled, Wish
+from earnest.engine.runs import signalling
 from earnest.store import facts
 from earnest.testing.clock import ManualClock
 from tests.engine.bench import MEMBER, SCOPE

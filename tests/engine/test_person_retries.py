@@ -9,7 +9,7 @@ import pytest
 from earnest import App, Blocked, Context, Failed
 from earnest.domain.errors import Conflict, IdempotencyConflict, NotFound, UnderReview
 from earnest.domain.ids import new_id
-from earnest.engine import retrying
+from earnest.engine.runs import retrying
 from earnest.testing.clock import ManualClock
 from tests.engine.bench import MEMBER, SCOPE
 from tests.engine.conftest import MakeBench

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from earnest import Context
-from earnest.engine import instances, reaping
-from earnest.engine.instances import Instance, process_name, this_host
-from earnest.engine.reaping import ClockWatch
+from earnest.engine.attempts import reaping
+from earnest.engine.attempts.reaping import ClockWatch
+from earnest.engine.process import instances
+from earnest.engine.process.instances import Instance, process_name, this_host
 from earnest.testing.clock import START, ManualClock
 from tests.engine.bench import Bench
 from tests.engine.conftest import MakeBench

@@ -13,7 +13,7 @@ import pytest
 
 from earnest import Call
 from earnest.domain.operation import Operation
-from earnest.engine import moving
+from earnest.engine.runs import moving
 from earnest.testing.clock import ManualClock
 from tests.engine.bench import Bench
 from tests.engine.conftest import MakeBench

@@ -11,8 +11,8 @@ import pytest
 from earnest import App, Call, Context, Effect
 from earnest.domain.errors import EarnestError, SettingInvalid
 from earnest.domain.operation import EffectTerms, Recovery
-from earnest.engine.engine import Engine
-from earnest.engine.settings import EngineSettings
+from earnest.engine.process.engine import Engine
+from earnest.engine.process.settings import EngineSettings
 from tests.engine.provider import Order, Receipt
 
 

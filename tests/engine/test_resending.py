@@ -11,7 +11,7 @@ import pytest
 from pydantic import BaseModel
 
 from earnest import App, Call, Context, Effect
-from earnest.engine import cancelling
+from earnest.engine.runs import cancelling
 from earnest.store import operations
 from earnest.testing.clock import ManualClock
 from tests.engine.bench import MEMBER, SCOPE, Bench

@@ -18,8 +18,8 @@ from earnest.domain.errors import (
 )
 from earnest.domain.ids import new_id
 from earnest.domain.operation import Operation
-from earnest.engine import reconciling
-from earnest.engine.reconciling import Verdict
+from earnest.engine.operations import reconciling
+from earnest.engine.operations.reconciling import Verdict
 from earnest.testing.clock import ManualClock
 from tests.engine.bench import MEMBER, SCOPE, Bench
 from tests.engine.conftest import MakeBench

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from earnest.domain.errors import DatabaseUnavailable
-from earnest.engine.engine import Engine
-from earnest.engine.sequencing import Sequencer
+from earnest.engine.process.engine import Engine
+from earnest.engine.streams.sequencing import Sequencer
 from earnest.store import epochs, feed
 from earnest.store.database import Database
 from tests.store.given import SCOPE, submitted

@@ -15,11 +15,12 @@ from earnest import App, CodeChanged, InDoubt, NotDone, NotSent, Refused, Resour
 from earnest.domain import ids
 from earnest.domain.errors import InvalidRequest, NotFound, SettingInvalid
 from earnest.domain.operation import Operation
-from earnest.engine import access, binding, operating
-from earnest.engine.binding import Binding
-from earnest.engine.engine import Engine
-from earnest.engine.instances import Instance, process_name, this_host
-from earnest.engine.reaping import Reaper
+from earnest.engine.attempts.reaping import Reaper
+from earnest.engine.operations import operating
+from earnest.engine.process import access, binding
+from earnest.engine.process.binding import Binding
+from earnest.engine.process.engine import Engine
+from earnest.engine.process.instances import Instance, process_name, this_host
 from earnest.store import operations
 from earnest.store.database import Database
 from earnest.testing.clock import ManualClock

@@ -12,11 +12,11 @@ from structlog.testing import capture_logs
 
 from earnest.domain.run import RunStatus
 from earnest.engine.app import App
-from earnest.engine.context import Context
-from earnest.engine.doorbells import QUESTION, WORK, Doorbells
-from earnest.engine.engine import Engine
-from earnest.engine.minding import Minder
-from earnest.engine.working import Worker
+from earnest.engine.attempts.context import Context
+from earnest.engine.attempts.minding import Minder
+from earnest.engine.attempts.working import Worker
+from earnest.engine.process.doorbells import QUESTION, WORK, Doorbells
+from earnest.engine.process.engine import Engine
 from earnest.store import runs
 from earnest.store.database import Database
 from tests.engine.bench import SCOPE, Bench

@@ -16,10 +16,11 @@ import pytest
 from earnest import App, Context
 from earnest.domain.errors import DatabaseUnavailable
 from earnest.domain.event import Event, NewEvent
-from earnest.engine import streaming, submitting
-from earnest.engine.engine import Engine
-from earnest.engine.streaming import Frame, Hub, Watch
-from earnest.engine.submitting import Request
+from earnest.engine.process.engine import Engine
+from earnest.engine.runs import submitting
+from earnest.engine.runs.submitting import Request
+from earnest.engine.streams import streaming
+from earnest.engine.streams.streaming import Frame, Hub, Watch
 from earnest.store import executions
 from earnest.store.database import Database
 

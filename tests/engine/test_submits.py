@@ -19,8 +19,8 @@ from earnest.domain.errors import (
     SettingInvalid,
     UnknownKind,
 )
-from earnest.engine import submitting
-from earnest.engine.submitting import Request
+from earnest.engine.runs import submitting
+from earnest.engine.runs.submitting import Request
 from earnest.testing.clock import ManualClock
 from tests.engine.bench import MEMBER, SCOPE, Bench
 from tests.engine.conftest import MakeBench

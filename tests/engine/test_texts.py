@@ -20,10 +20,10 @@ from earnest.domain.text import (
     TextDelta,
     TextHead,
 )
-from earnest.engine import texting
-from earnest.engine.leasing import Leases, boot_seconds
-from earnest.engine.settling import Wish
-from earnest.engine.texting import Texts, TextWriter, prune_texts
+from earnest.engine.attempts import texting
+from earnest.engine.attempts.settling import Wish
+from earnest.engine.attempts.texting import Texts, TextWriter, prune_texts
+from earnest.engine.runs.leasing import Leases, boot_seconds
 from earnest.store import texts
 from earnest.store.texts import Piece
 from earnest.store.visible import Sight

@@ -12,8 +12,9 @@ import asyncpg
 import pytest
 
 from earnest import App, Context
-from earnest.engine import attempting, leasing
-from earnest.engine.doorbells import STOP
+from earnest.engine.attempts import attempting
+from earnest.engine.process.doorbells import STOP
+from earnest.engine.runs import leasing
 from earnest.store.statements import sql
 from earnest.testing.clock import ManualClock
 from tests.engine.conftest import MakeBench

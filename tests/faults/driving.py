@@ -12,8 +12,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from earnest.engine.doorbells import MOVED
-from earnest.engine.engine import Engine
+from earnest.engine.process.doorbells import MOVED
+from earnest.engine.process.engine import Engine
 from earnest.store.database import Record
 from earnest.testing.crashing import Crash
 from earnest.testing.simulator import Simulator

@@ -20,9 +20,9 @@ from earnest.domain import ids
 from earnest.domain.event import Event
 from earnest.domain.operation import Operation, OperationMove
 from earnest.domain.run import Run, RunStatus
-from earnest.engine import submitting
-from earnest.engine.doorbells import MOVED
-from earnest.engine.submitting import Request
+from earnest.engine.process.doorbells import MOVED
+from earnest.engine.runs import submitting
+from earnest.engine.runs.submitting import Request
 from earnest.store import facts, operations, runs
 from earnest.testing.crashing import Crash
 from tests.faults.driving import LOOK, Stage, new_scope

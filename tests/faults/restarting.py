@@ -21,10 +21,10 @@ from pathlib import Path
 
 from earnest.assembly import Assembly, Config
 from earnest.domain import ids
-from earnest.engine import submitting
-from earnest.engine.doorbells import MOVED
-from earnest.engine.engine import Engine
-from earnest.engine.submitting import Request
+from earnest.engine.process.doorbells import MOVED
+from earnest.engine.process.engine import Engine
+from earnest.engine.runs import submitting
+from earnest.engine.runs.submitting import Request
 from earnest.store import operations, runs
 from earnest.testing.simulator import Simulator
 from tests.faults.invariants import read_tables, violations

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from earnest.assembly import Assembly, Config
-from earnest.engine.engine import Engine
-from earnest.engine.instances import Instance
-from earnest.engine.settings import EngineSettings
-from earnest.engine.working import Worker
+from earnest.engine.attempts.working import Worker
+from earnest.engine.process.engine import Engine
+from earnest.engine.process.instances import Instance
+from earnest.engine.process.settings import EngineSettings
 from earnest.store.database import Database
 from earnest.testing.simulator import Simulator
 from tests.faults.verbs import Caller, Verb

@@ -21,11 +21,11 @@ import pytest
 
 from earnest.domain.operation import Operation, OperationState
 from earnest.domain.run import AttemptOutcome, Run, RunStatus
-from earnest.engine import cancelling, submitting
-from earnest.engine.doorbells import MOVED
-from earnest.engine.engine import Engine
-from earnest.engine.submitting import Request
-from earnest.engine.working import Worker
+from earnest.engine.attempts.working import Worker
+from earnest.engine.process.doorbells import MOVED
+from earnest.engine.process.engine import Engine
+from earnest.engine.runs import cancelling, submitting
+from earnest.engine.runs.submitting import Request
 from earnest.store import operations, runs
 from earnest.store.database import Database
 from earnest.store.embedded import EmbeddedPostgres

@@ -9,11 +9,11 @@ from uuid import uuid4
 import pytest
 
 from earnest.domain.operation import Operation, OperationState
-from earnest.engine import submitting
-from earnest.engine.doorbells import MOVED
-from earnest.engine.engine import Engine
-from earnest.engine.settings import EngineSettings
-from earnest.engine.working import Worker
+from earnest.engine.attempts.working import Worker
+from earnest.engine.process.doorbells import MOVED
+from earnest.engine.process.engine import Engine
+from earnest.engine.process.settings import EngineSettings
+from earnest.engine.runs import submitting
 from earnest.store import operations
 from earnest.testing.simulator import Simulator
 from tests.faults.roles import open_engine

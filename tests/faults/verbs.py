@@ -11,10 +11,11 @@ from typing import Any, NamedTuple
 from earnest.domain import ids
 from earnest.domain.errors import Conflict, StaleVersion
 from earnest.domain.operation import OperationState
-from earnest.engine import cancelling, reconciling, retrying, signalling, submitting
-from earnest.engine.engine import Engine
-from earnest.engine.reconciling import Verdict
-from earnest.engine.submitting import Request
+from earnest.engine.operations import reconciling
+from earnest.engine.operations.reconciling import Verdict
+from earnest.engine.process.engine import Engine
+from earnest.engine.runs import cancelling, retrying, signalling, submitting
+from earnest.engine.runs.submitting import Request
 from earnest.store import operations
 from earnest.testing.simulator import Simulator
 

@@ -16,9 +16,9 @@ from pydantic import BaseModel, ConfigDict
 
 from earnest.domain.errors import SignalTimedOut
 from earnest.engine.app import App
-from earnest.engine.context import Context
-from earnest.engine.effects import Call, Effect
-from earnest.engine.plain import PlainContext
+from earnest.engine.attempts.context import Context
+from earnest.engine.attempts.plain import PlainContext
+from earnest.engine.process.effects import Call, Effect
 
 PRICE = "20.00"
 BOOK = """

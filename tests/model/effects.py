@@ -15,7 +15,7 @@ import asyncpg
 from pydantic import BaseModel
 
 from earnest.domain.errors import Inconclusive, NotSent, Refused
-from earnest.engine.effects import Call, Effect
+from earnest.engine.process.effects import Call, Effect
 from tests.model.reference_operations import Terms
 
 TABLE = """

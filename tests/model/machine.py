@@ -22,19 +22,10 @@ from hypothesis.stateful import initialize, precondition, rule
 
 from earnest.domain import ids
 from earnest.domain.run import RetryPolicy, Wait
-from earnest.engine import (
-    cancelling,
-    intending,
-    leasing,
-    operating,
-    parenting,
-    reaping,
-    reconciling,
-    retrying,
-    signalling,
-    submitting,
-)
-from earnest.engine.settling import Ending, Settled, Wish
+from earnest.engine.attempts import parenting, reaping
+from earnest.engine.attempts.settling import Ending, Settled, Wish
+from earnest.engine.operations import intending, operating, reconciling
+from earnest.engine.runs import cancelling, leasing, retrying, signalling, submitting
 from earnest.store.executions import Claimed
 from earnest.store.statements import sql
 from tests.model.both_sides import Asked, BothSides, UnderWay

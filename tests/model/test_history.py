@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 import pytest
 
 from earnest.domain.run import RetryPolicy
-from earnest.engine import cancelling, submitting
 from earnest.engine.app import App
-from earnest.engine.engine import Engine
-from earnest.engine.instances import Instance
-from earnest.engine.reaping import Reaper
-from earnest.engine.settling import Ending, Settler, Wish
+from earnest.engine.attempts.reaping import Reaper
+from earnest.engine.attempts.settling import Ending, Settler, Wish
+from earnest.engine.process.engine import Engine
+from earnest.engine.process.instances import Instance
+from earnest.engine.runs import cancelling, submitting
 from earnest.store import executions, facts, runs
 from earnest.store.database import Database
 from earnest.store.executions import Claimed

@@ -19,13 +19,13 @@ import asyncpg
 
 from earnest.domain import crash_points
 from earnest.engine.app import App
-from earnest.engine.engine import Engine
-from earnest.engine.instances import Instance
-from earnest.engine.leasing import HeldLease, Leases
-from earnest.engine.reaping import Reaper
-from earnest.engine.remembering import Rememberer
-from earnest.engine.settings import EngineSettings
-from earnest.engine.settling import Settler
+from earnest.engine.attempts.reaping import Reaper
+from earnest.engine.attempts.remembering import Rememberer
+from earnest.engine.attempts.settling import Settler
+from earnest.engine.process.engine import Engine
+from earnest.engine.process.instances import Instance
+from earnest.engine.process.settings import EngineSettings
+from earnest.engine.runs.leasing import HeldLease, Leases
 from earnest.store import executions
 from earnest.store.database import Database, Record, Tx
 from earnest.store.executions import Claimed

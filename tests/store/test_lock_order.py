@@ -20,13 +20,15 @@ from earnest.domain import ids
 from earnest.domain.errors import Conflict
 from earnest.domain.operation import EffectTerms, Recovery
 from earnest.domain.run import RunStatus, Wait
-from earnest.engine import cancelling, parenting, reaping, recording, retrying, signalling
 from earnest.engine.app import App
-from earnest.engine.effects import Call, Effect
-from earnest.engine.engine import Engine
-from earnest.engine.leasing import HeldLease, Leases, boot_seconds
-from earnest.engine.recording import Proof
-from earnest.engine.settling import Ending, Settled, Settler, Wish, settle_alone
+from earnest.engine.attempts import parenting, reaping
+from earnest.engine.attempts.settling import Ending, Settled, Settler, Wish, settle_alone
+from earnest.engine.operations import recording
+from earnest.engine.operations.recording import Proof
+from earnest.engine.process.effects import Call, Effect
+from earnest.engine.process.engine import Engine
+from earnest.engine.runs import cancelling, retrying, signalling
+from earnest.engine.runs.leasing import HeldLease, Leases, boot_seconds
 from earnest.store import executions, operations
 from earnest.store.database import Database
 from earnest.store.executions import Claimed

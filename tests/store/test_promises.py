@@ -14,10 +14,10 @@ import pytest
 
 from earnest.domain import crash_points
 from earnest.domain.errors import Busy, DatabaseUnavailable, EarnestError, StaleVersion
-from earnest.engine import submitting
 from earnest.engine.app import App
-from earnest.engine.engine import Engine
-from earnest.engine.submitting import Request
+from earnest.engine.process.engine import Engine
+from earnest.engine.runs import submitting
+from earnest.engine.runs.submitting import Request
 from earnest.store.database import Database, Tx, not_the_hooks_fault
 from tests.store.given import SCOPE, submitted
 from tests.store.wire import COMMIT, EXECUTE, Wire

@@ -12,7 +12,7 @@ import asyncpg
 import pytest
 
 from earnest.domain import ids
-from earnest.engine import announcing
+from earnest.engine.process import announcing
 from earnest.store import facts
 from tests.sql_shop import SCOPE, SqlShop, submitted
 

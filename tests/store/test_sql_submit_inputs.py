@@ -10,8 +10,9 @@ import pytest
 from earnest import App, Context
 from earnest.domain import ids
 from earnest.domain.run import Run
-from earnest.engine import announcing, retrying
-from earnest.engine.working import Worker
+from earnest.engine.attempts.working import Worker
+from earnest.engine.process import announcing
+from earnest.engine.runs import retrying
 from earnest.store import runs
 from earnest.testing.clock import ManualClock
 from tests.sql_shop import PRINCIPAL, SCOPE, SqlShop

@@ -13,16 +13,10 @@ from pydantic import AfterValidator
 from earnest import App, Context
 from earnest.domain import ids
 from earnest.domain.errors import IdempotencyConflict
-from earnest.engine import (
-    access,
-    announcing,
-    cancelling,
-    database_roles,
-    retrying,
-    submitting,
-)
-from earnest.engine.engine import Engine
-from earnest.engine.submitting import Request
+from earnest.engine.process import access, announcing, database_roles
+from earnest.engine.process.engine import Engine
+from earnest.engine.runs import cancelling, retrying, submitting
+from earnest.engine.runs.submitting import Request
 from tests.sql_shop import PRINCIPAL, SCOPE, SqlShop, submitted
 from tests.store.test_sql_submit import until_somebody_waits
 

@@ -12,9 +12,9 @@ import pytest
 
 from earnest import App, Context
 from earnest.assembly import open_app
-from earnest.engine import announcing
-from earnest.engine.engine import Engine
-from earnest.engine.working import Worker
+from earnest.engine.attempts.working import Worker
+from earnest.engine.process import announcing
+from earnest.engine.process.engine import Engine
 from earnest.store.database import Database
 from tests.sql_shop import Order, SqlShop, make_app
 

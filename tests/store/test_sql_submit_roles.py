@@ -8,8 +8,8 @@ import asyncpg
 import pytest
 
 from earnest.domain.errors import Forbidden, NotFound
-from earnest.engine import access, database_roles
-from earnest.engine.database_roles import map_role, mapped_roles, unmap_role
+from earnest.engine.process import access, database_roles
+from earnest.engine.process.database_roles import map_role, mapped_roles, unmap_role
 from earnest.store.database import Database
 from tests.sql_shop import PRINCIPAL, SCOPE, SqlShop, submitted
 

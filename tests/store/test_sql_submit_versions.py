@@ -10,7 +10,7 @@ import asyncpg
 import pytest
 
 from earnest.domain import ids
-from earnest.engine.engine import Engine
+from earnest.engine.process.engine import Engine
 from earnest.store.database import Database
 from earnest.store.embedded import EmbeddedPostgres
 from earnest.store.migrate import migrate

@@ -9,7 +9,7 @@ import httpx2
 import pytest
 
 from earnest import App, Effect
-from earnest.engine.engine import Engine
+from earnest.engine.process.engine import Engine
 from earnest.testing.clock import HeldClock
 from earnest.testing.conformance import EffectConformance
 from earnest.testing.far_ends import FarEnd, SimulatedBank

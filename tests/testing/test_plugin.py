@@ -14,9 +14,9 @@ import earnest
 from earnest import App, Context
 from earnest.domain import ids
 from earnest.domain.errors import SettingInvalid
-from earnest.engine import access, binding
-from earnest.engine.engine import Engine
-from earnest.engine.working import Worker
+from earnest.engine.attempts.working import Worker
+from earnest.engine.process import access, binding
+from earnest.engine.process.engine import Engine
 from earnest.testing.any_loop import AnyLoopDatabase, on_a_loop_aside
 from earnest.testing.clock import HeldClock
 from earnest.testing.draining import Drained, Stuck

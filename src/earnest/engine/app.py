@@ -11,9 +11,10 @@ from earnest.domain import ids
 from earnest.domain.duration import Duration, duration
 from earnest.domain.errors import SettingInvalid
 from earnest.domain.run import RetryPolicy
-from earnest.engine import binding, submitting
-from earnest.engine.effects import Effect, require_effect
-from earnest.engine.kinds import Kinds, RunKind, check_name, make_kind, require_kind
+from earnest.engine.process import binding
+from earnest.engine.process.effects import Effect, require_effect
+from earnest.engine.process.kinds import Kinds, RunKind, check_name, make_kind, require_kind
+from earnest.engine.runs import submitting
 
 InputT = TypeVar("InputT")
 OutputT = TypeVar("OutputT")

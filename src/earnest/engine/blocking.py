@@ -22,11 +22,11 @@ from weakref import WeakSet
 
 from earnest.domain.duration import Duration
 from earnest.domain.errors import SettingInvalid
-from earnest.engine import binding
 from earnest.engine.app import App
-from earnest.engine.effects import Effect
-from earnest.engine.kinds import RunKind
-from earnest.engine.standing import operation
+from earnest.engine.operations.standing import operation
+from earnest.engine.process import binding
+from earnest.engine.process.effects import Effect
+from earnest.engine.process.kinds import RunKind
 
 if TYPE_CHECKING:
     from anyio.from_thread import BlockingPortal

@@ -17,7 +17,7 @@ from types import ModuleType
 from earnest.domain.errors import EarnestError, SettingInvalid
 from earnest.domain.kept_error import kept_text
 from earnest.engine.app import App
-from earnest.engine.typed_json import misfit
+from earnest.engine.process.typed_json import misfit
 
 _PLACES = ("stdlib", "platstdlib", "purelib", "platlib")
 _NOT_OWN = (

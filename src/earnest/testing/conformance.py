@@ -34,7 +34,7 @@ from earnest.domain.duration import duration
 from earnest.domain.errors import Refused
 from earnest.domain.operation import OperationState, Recovery
 from earnest.engine.app import App
-from earnest.engine.effects import Effect
+from earnest.engine.process.effects import Effect
 from earnest.testing.far_ends import FarEnd
 from earnest.testing.trial import Trial
 

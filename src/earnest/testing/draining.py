@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from earnest.domain.duration import Duration, duration
-from earnest.engine.engine import Engine
-from earnest.engine.working import Worker
+from earnest.engine.attempts.working import Worker
+from earnest.engine.process.engine import Engine
 from earnest.testing.any_loop import AnyLoopDatabase
 from earnest.testing.clock import HeldClock
 from earnest.testing.left import Left, endings, what_is_left

@@ -26,9 +26,9 @@ from typing import NoReturn
 
 from earnest.domain import crash_points
 from earnest.domain.duration import Duration, duration
-from earnest.engine import binding
-from earnest.engine.engine import Engine
-from earnest.engine.working import Worker
+from earnest.engine.attempts.working import Worker
+from earnest.engine.process import binding
+from earnest.engine.process.engine import Engine
 from earnest.testing.any_loop import AnyLoopDatabase, in_a_thread
 from earnest.testing.crashing import Crash
 

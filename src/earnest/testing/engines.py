@@ -13,11 +13,11 @@ from typing import Any, Self
 
 import pytest
 
-from earnest.engine import announcing, binding
 from earnest.engine.app import App
-from earnest.engine.doorbells import Doorbells
-from earnest.engine.engine import Engine
-from earnest.engine.settings import EngineSettings
+from earnest.engine.process import announcing, binding
+from earnest.engine.process.doorbells import Doorbells
+from earnest.engine.process.engine import Engine
+from earnest.engine.process.settings import EngineSettings
 from earnest.testing.any_loop import AnyLoopDatabase, on_a_loop_aside
 from earnest.testing.clock import HeldClock, ManualClock
 

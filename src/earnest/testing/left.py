@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Any
 
 from earnest.domain import ids
-from earnest.engine.engine import Engine
+from earnest.engine.process.engine import Engine
 from earnest.store.database import Record, Tx
 
 _RUNS = """

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from earnest.engine.app import App
-    from earnest.engine.engine import Engine
-    from earnest.engine.settings import EngineSettings
+    from earnest.engine.process.engine import Engine
+    from earnest.engine.process.settings import EngineSettings
     from earnest.testing.any_loop import AnyLoopDatabase
     from earnest.testing.clock import HeldClock
     from earnest.testing.databases import ThrowawayCluster
@@ -60,7 +60,7 @@ def earnest_settings() -> EngineSettings:
     them."""
     from datetime import timedelta
 
-    from earnest.engine.settings import EngineSettings
+    from earnest.engine.process.settings import EngineSettings
 
     return EngineSettings(resend_waits=(timedelta(0),) * 3)
 

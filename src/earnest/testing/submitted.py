@@ -12,8 +12,8 @@ from typing import Any
 from earnest.domain import canonical, ids
 from earnest.domain.errors import InvalidRequest
 from earnest.domain.run import Run
-from earnest.engine.engine import Engine
-from earnest.engine.kinds import RunKind
+from earnest.engine.process.engine import Engine
+from earnest.engine.process.kinds import RunKind
 from earnest.store import runs
 from earnest.testing.any_loop import on_a_loop_aside
 

@@ -12,10 +12,10 @@ from earnest.domain import ids
 from earnest.domain.duration import duration
 from earnest.domain.errors import EarnestError, InDoubt
 from earnest.domain.operation import OperationState, Recovery
-from earnest.engine import binding
-from earnest.engine.effects import Effect
-from earnest.engine.engine import Engine
-from earnest.engine.standing import operation
+from earnest.engine.operations.standing import operation
+from earnest.engine.process import binding
+from earnest.engine.process.effects import Effect
+from earnest.engine.process.engine import Engine
 from earnest.store import operations
 from earnest.testing.clock import HeldClock
 from earnest.testing.draining import drain

@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeVar
 
 from earnest.domain.duration import Duration
 from earnest.domain.run import Run
-from earnest.engine.kinds import RunKind
+from earnest.engine.process.kinds import RunKind
 from earnest.testing.draining import Drained
 
 T = TypeVar("T")

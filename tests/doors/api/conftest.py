@@ -10,10 +10,10 @@ import structlog
 
 from earnest.doors.api.application import build_api
 from earnest.doors.api.streams import StreamSettings
-from earnest.engine import access
-from earnest.engine.access import Doorkeeper
-from earnest.engine.engine import Engine
-from earnest.engine.readiness import Readiness
+from earnest.engine.inspection.readiness import Readiness
+from earnest.engine.process import access
+from earnest.engine.process.access import Doorkeeper
+from earnest.engine.process.engine import Engine
 from tests.doors.api.outside import Outside
 from tests.doors.api.shop import Bank, make_shop
 

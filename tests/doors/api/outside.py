@@ -19,8 +19,8 @@ from starlette.routing import Match
 
 from earnest.doors.api import shapes
 from earnest.doors.api.problems import CODES
-from earnest.engine.engine import Engine
-from earnest.engine.working import Worker
+from earnest.engine.attempts.working import Worker
+from earnest.engine.process.engine import Engine
 
 URL = "http://earnest.test"
 

@@ -6,8 +6,8 @@ import asyncio
 from datetime import timedelta
 from typing import Any
 
-from earnest.engine.doorbells import MOVED
-from earnest.engine.working import Worker
+from earnest.engine.attempts.working import Worker
+from earnest.engine.process.doorbells import MOVED
 from tests.doors.api.outside import Outside
 from tests.doors.api.shop import Bank
 

@@ -10,8 +10,8 @@ import httpx2
 import pytest
 
 from earnest.doors.api.application import build_api
-from earnest.engine.engine import Engine
-from earnest.engine.readiness import Readiness, examine
+from earnest.engine.inspection.readiness import Readiness, examine
+from earnest.engine.process.engine import Engine
 from earnest.store.database import Database
 from tests.doors.api.outside import URL, Outside, hold_against_contract
 

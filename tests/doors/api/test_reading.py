@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from earnest.doors.api.cursors import Cursors
-from earnest.engine.epoch import find_epoch
+from earnest.engine.process.epoch import find_epoch
 from tests.doors.api.outside import Outside
 from tests.doors.api.shop import Bank
 

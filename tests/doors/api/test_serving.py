@@ -18,8 +18,8 @@ from earnest.doors.api import serving
 from earnest.doors.api.application import build_api
 from earnest.doors.api.gate import MAX_BODY_BYTES
 from earnest.doors.api.serving import Serving, listen, serve
-from earnest.engine.engine import Engine
-from earnest.engine.readiness import Readiness
+from earnest.engine.inspection.readiness import Readiness
+from earnest.engine.process.engine import Engine
 from earnest.store.database import Database
 
 Asgi = Callable[..., Any]

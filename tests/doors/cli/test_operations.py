@@ -7,9 +7,9 @@ import asyncio
 import asyncpg
 
 import earnest
-from earnest.engine import binding
-from earnest.engine.binding import Binding
-from earnest.engine.engine import Engine
+from earnest.engine.process import binding
+from earnest.engine.process.binding import Binding
+from earnest.engine.process.engine import Engine
 from earnest.store.database import Database
 from earnest.testing.simulator import Simulator
 from tests.doors.cli.program import Program, get

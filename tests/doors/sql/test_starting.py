@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from datetime import timedelta
 
-from earnest.engine.doorbells import MOVED
+from earnest.engine.process.doorbells import MOVED
 from tests.doors.sql.conftest import Orders
 from tests.sql_shop import submitted
 

@@ -12,8 +12,8 @@ import pytest
 import uvloop
 
 from earnest.doors.api.streams import StreamSettings
-from earnest.engine.engine import Engine
-from earnest.engine.working import Worker
+from earnest.engine.attempts.working import Worker
+from earnest.engine.process.engine import Engine
 from tests.doors.streams.stage import Scripts, Stage, issue_tokens, serving_streams
 
 MakeStage = Callable[..., Awaitable[Stage]]

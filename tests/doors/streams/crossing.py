@@ -32,8 +32,8 @@ import asyncpg
 import httpx
 
 from earnest import App, Context
-from earnest.engine import access
-from earnest.engine.engine import Engine
+from earnest.engine.process import access
+from earnest.engine.process.engine import Engine
 from earnest.store.database import Database
 from earnest.store.embedded import EmbeddedPostgres
 from earnest.store.migrate import migrate

@@ -21,11 +21,12 @@ from earnest.domain import ids
 from earnest.doors.api.application import build_api
 from earnest.doors.api.serving import Serving, listen
 from earnest.doors.api.streams import Streams, StreamSettings
-from earnest.engine import access, submitting
-from earnest.engine.access import Doorkeeper
-from earnest.engine.engine import Engine
-from earnest.engine.readiness import Readiness
-from earnest.engine.submitting import Request
+from earnest.engine.inspection.readiness import Readiness
+from earnest.engine.process import access
+from earnest.engine.process.access import Doorkeeper
+from earnest.engine.process.engine import Engine
+from earnest.engine.runs import submitting
+from earnest.engine.runs.submitting import Request
 from earnest.store import facts, texts
 from tests.doors.streams.reading import Stream, connect
 

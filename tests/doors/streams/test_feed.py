@@ -15,10 +15,11 @@ from pydantic import TypeAdapter
 
 from earnest.domain.errors import DatabaseUnavailable
 from earnest.doors.api import shapes
-from earnest.engine import access, announcing, feeding
-from earnest.engine.doorbells import Doorbells
-from earnest.engine.engine import Engine
-from earnest.engine.epoch import begin_epoch
+from earnest.engine.process import access, announcing
+from earnest.engine.process.doorbells import Doorbells
+from earnest.engine.process.engine import Engine
+from earnest.engine.process.epoch import begin_epoch
+from earnest.engine.streams import feeding
 from earnest.store import feed
 from tests.doors.streams.conftest import MakeStage
 from tests.doors.streams.reading import Item, Stream, connect

@@ -13,8 +13,8 @@ import pytest
 
 from earnest.assembly import Config
 from earnest.domain.errors import SettingInvalid
-from earnest.engine.doorbells import Doorbells, Moved
-from earnest.engine.engine import Engine
+from earnest.engine.process.doorbells import Doorbells, Moved
+from earnest.engine.process.engine import Engine
 from tests.doors.streams.conftest import MakeStage
 from tests.doors.streams.stage import ScriptedRun, Stage
 

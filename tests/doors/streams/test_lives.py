@@ -11,8 +11,8 @@ import pytest
 
 from earnest.domain.errors import DatabaseUnavailable, SettingInvalid
 from earnest.doors.api.streams import StreamSettings
-from earnest.engine import access
-from earnest.engine.epoch import begin_epoch
+from earnest.engine.process import access
+from earnest.engine.process.epoch import begin_epoch
 from earnest.store.database import Database
 from tests.doors.streams.conftest import MakeStage
 from tests.doors.streams.reading import Stream

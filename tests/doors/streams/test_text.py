@@ -13,9 +13,9 @@ from pydantic import TypeAdapter
 
 from earnest.domain.errors import DatabaseUnavailable
 from earnest.doors.api import text_stream
-from earnest.engine import access
-from earnest.engine.epoch import begin_epoch
-from earnest.engine.texting import prune_texts
+from earnest.engine.attempts.texting import prune_texts
+from earnest.engine.process import access
+from earnest.engine.process.epoch import begin_epoch
 from earnest.store import texts
 from earnest.store.database import Database
 from tests.doors.streams.conftest import MakeStage

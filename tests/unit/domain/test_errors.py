@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-import earnest.engine.operating  # noqa: F401  brings the engine's own errors in
+import earnest.engine.operations.operating  # noqa: F401  brings the engine's own errors in
 from earnest.domain import canonical
 from earnest.domain.errors import EarnestError, IdempotencyConflict, InvalidRequest, Refused
 from earnest.domain.event import MAX_PAYLOAD_BYTES

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from earnest.engine.app import App
-from earnest.engine.context import Context
+from earnest.engine.attempts.context import Context
 
 app = App("bench")
 

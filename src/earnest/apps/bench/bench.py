@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 from earnest.apps.bench.app import PAYLOAD, app
 from earnest.apps.bench.database import BenchDatabase
 from earnest.doors.cli.parts import Parts, Told
-from earnest.engine import access, announcing, binding
-from earnest.engine.access import Role
+from earnest.engine.process import access, announcing, binding
+from earnest.engine.process.access import Role
 
 if TYPE_CHECKING:
-    from earnest.engine.engine import Engine
-    from earnest.engine.kinds import RunKind
+    from earnest.engine.process.engine import Engine
+    from earnest.engine.process.kinds import RunKind
 
 APP = "earnest.apps.bench.app:app"
 SCOPE = "bench"

@@ -21,7 +21,7 @@ from earnest.apps.bench.bench import APP, Bench, fill
 from earnest.apps.bench.figures import Values
 from earnest.apps.bench.processes import Running, earnest_words, running
 from earnest.domain.errors import EarnestError
-from earnest.engine.kinds import RunKind
+from earnest.engine.process.kinds import RunKind
 
 _LOOK_EVERY = 0.01  # seconds
 _STUCK = 60.0  # seconds in which nothing more has ended

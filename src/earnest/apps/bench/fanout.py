@@ -15,9 +15,10 @@ from earnest.apps.bench.figures import Values, percentiles
 from earnest.apps.bench.http import NotAnswered, Reading, connect, request
 from earnest.apps.bench.processes import earnest_words, running
 from earnest.domain import ids
-from earnest.engine import access, signalling
-from earnest.engine.access import Role
-from earnest.engine.engine import Engine
+from earnest.engine.process import access
+from earnest.engine.process.access import Role
+from earnest.engine.process.engine import Engine
+from earnest.engine.runs import signalling
 
 EACH = 25
 """How many streams one principal has open here; a server lets no principal have many."""

@@ -10,7 +10,7 @@ from earnest.apps.bench.bench import APP, PRINCIPAL, SCOPE, Bench
 from earnest.apps.bench.figures import Values
 from earnest.apps.bench.http import Asking, connect, request
 from earnest.apps.bench.processes import earnest_words, running
-from earnest.engine import access
+from earnest.engine.process import access
 
 CONNECTIONS = 8
 _WARM = 5

@@ -12,8 +12,8 @@ from earnest.apps.bench.bench import APP, SCOPE, Bench
 from earnest.apps.bench.figures import Values, percentiles
 from earnest.apps.bench.processes import earnest_words, running
 from earnest.domain import ids
-from earnest.engine.doorbells import MOVED
-from earnest.engine.engine import Engine
+from earnest.engine.process.doorbells import MOVED
+from earnest.engine.process.engine import Engine
 from earnest.store import runs
 
 _PAUSE = (0.02, 0.07)

@@ -7,7 +7,7 @@ from typing import Any
 import httpx2
 from pydantic import BaseModel, ConfigDict
 
-from earnest.engine.effects import Call, Effect
+from earnest.engine.process.effects import Call, Effect
 
 
 class RefundRequest(BaseModel):

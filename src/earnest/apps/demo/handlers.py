@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field
 
 from earnest.apps.demo.bank import BANKS, KeyedRefund, OpaqueRefund, QueryableRefund, RefundRequest
 from earnest.engine.app import App
-from earnest.engine.context import Context
+from earnest.engine.attempts.context import Context
 
 _TICK = 0.25
 _WORDS = "what was paid once is paid, and whoever asks again is told what came of it;".split()

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from earnest.apps.demo.folder import DemoFolder, Tokens
 from earnest.domain.errors import Unauthenticated
-from earnest.engine import access, submitting
-from earnest.engine.engine import Engine
-from earnest.engine.submitting import Request
+from earnest.engine.process import access
+from earnest.engine.process.engine import Engine
+from earnest.engine.runs import submitting
+from earnest.engine.runs.submitting import Request
 
 SCOPE = "demo"
 CAST = {

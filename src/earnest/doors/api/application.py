@@ -19,9 +19,9 @@ from earnest.doors.api.gate import Gate
 from earnest.doors.api.openapi import make_openapi
 from earnest.doors.api.streams import Streams, StreamSettings
 from earnest.doors.api.visit import Api
-from earnest.engine.access import Doorkeeper
-from earnest.engine.engine import Engine
-from earnest.engine.readiness import Readiness
+from earnest.engine.inspection.readiness import Readiness
+from earnest.engine.process.access import Doorkeeper
+from earnest.engine.process.engine import Engine
 
 ABOUT = (
     "Work that costs money or cannot be taken back, done at most once. Every refusal is a problem "

@@ -23,8 +23,8 @@ from earnest.doors.api.routes import LAST_EVENT_ID, MINE_OR_SCOPES, Answer, Rout
 from earnest.doors.api.showing import show_event
 from earnest.doors.api.streams import Streaming, Streams, show_position
 from earnest.doors.api.visit import Visit, Visiting
-from earnest.engine.epoch import read_position
-from earnest.engine.feeding import read_page
+from earnest.engine.process.epoch import read_position
+from earnest.engine.streams.feeding import read_page
 from earnest.store.feed import Bounds, Place
 
 routes = Routes("events")

@@ -19,8 +19,8 @@ from earnest.doors.api.reader import Reader, first_of, stream_schema
 from earnest.doors.api.sse import Ending, EventStream, Wire
 from earnest.doors.api.streams import Life, Streams, show_position
 from earnest.doors.api.visit import Visit
-from earnest.engine.epoch import Position, read_position
-from earnest.engine.feeding import FeedPage, FeedWatch
+from earnest.engine.process.epoch import Position, read_position
+from earnest.engine.streams.feeding import FeedPage, FeedWatch
 from earnest.store import feed
 from earnest.store.feed import Bounds
 

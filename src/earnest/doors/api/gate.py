@@ -19,8 +19,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from earnest.domain.errors import Busy, InvalidRequest, PayloadTooLarge, Unauthenticated
 from earnest.doors.api import problems
-from earnest.engine.access import Doorkeeper
-from earnest.engine.logs import get_logger
+from earnest.engine.process.access import Doorkeeper
+from earnest.engine.process.logs import get_logger
 
 log = get_logger("earnest.api")
 

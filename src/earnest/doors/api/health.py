@@ -10,7 +10,7 @@ from earnest.doors.api import shapes
 from earnest.doors.api.json_bodies import json_answer
 from earnest.doors.api.routes import Answer, Routes
 from earnest.doors.api.visit import Api
-from earnest.engine.readiness import examine
+from earnest.engine.inspection.readiness import examine
 
 routes = Routes("health")
 

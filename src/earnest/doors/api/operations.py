@@ -16,8 +16,8 @@ from earnest.doors.api.parameters import OperationsQuery, ResolutionBody
 from earnest.doors.api.routes import KEY_TAKEN, MINE_OR_SCOPES, VERSION_NEEDED, Answer, Routes
 from earnest.doors.api.showing import show_move, show_operation, show_operation_summary
 from earnest.doors.api.visit import Visit, Visiting
-from earnest.engine import reconciling
-from earnest.engine.access import Role
+from earnest.engine.operations import reconciling
+from earnest.engine.process.access import Role
 from earnest.store import operations, visible
 
 routes = Routes("operations")

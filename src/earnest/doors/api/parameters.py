@@ -19,7 +19,7 @@ from pydantic import (
 from earnest.domain.errors import InvalidRequest
 from earnest.domain.operation import OperationState
 from earnest.domain.run import RunStatus
-from earnest.engine.epoch import POSITION_PATTERN, read_position
+from earnest.engine.process.epoch import POSITION_PATTERN, read_position
 
 _INSTANT = re.compile(
     r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,9})?(Z|[+-]\d\d:\d\d)", re.IGNORECASE | re.ASCII

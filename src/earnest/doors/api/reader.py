@@ -22,8 +22,8 @@ from earnest.doors.api import problems, shapes
 from earnest.doors.api.sse import Ending, Wire
 from earnest.doors.api.streams import Life, Streams
 from earnest.doors.api.visit import Visit
-from earnest.engine.epoch import POSITION_PATTERN
-from earnest.engine.streaming import PAGE_BYTES, Frame
+from earnest.engine.process.epoch import POSITION_PATTERN
+from earnest.engine.streams.streaming import PAGE_BYTES, Frame
 
 CHUNK_BYTES = PAGE_BYTES
 """About so much is sent at once: this and the server's own buffer are what a reader may hold."""

@@ -25,7 +25,7 @@ from earnest.doors.api.showing import (
 )
 from earnest.doors.api.streams import Streaming, Streams
 from earnest.doors.api.visit import Visit, Visiting
-from earnest.engine.epoch import Position, read_position
+from earnest.engine.process.epoch import Position, read_position
 from earnest.store import visible
 
 routes = Routes("runs")

@@ -23,9 +23,9 @@ from earnest.doors.api.showing import show_run
 from earnest.doors.api.sse import Ending, EventStream, Wire
 from earnest.doors.api.streams import Streams, show_position
 from earnest.doors.api.visit import Visit
-from earnest.engine import reading
-from earnest.engine.epoch import Position, read_position
-from earnest.engine.streaming import Frame, Watch
+from earnest.engine.process.epoch import Position, read_position
+from earnest.engine.runs import reading
+from earnest.engine.streams.streaming import Frame, Watch
 from earnest.store import visible
 
 _CONTROLS = {

@@ -24,8 +24,9 @@ from earnest.doors.api.routes import (
 )
 from earnest.doors.api.showing import run_path, show_explanation, show_run, show_run_summary
 from earnest.doors.api.visit import Visiting
-from earnest.engine import cancelling, explaining, reading, retrying, signalling, submitting
-from earnest.engine.submitting import Submitted
+from earnest.engine.inspection import explaining
+from earnest.engine.runs import cancelling, reading, retrying, signalling, submitting
+from earnest.engine.runs.submitting import Submitted
 from earnest.store.runs import RunFilter
 
 routes = Routes("runs")

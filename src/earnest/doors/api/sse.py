@@ -20,7 +20,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from earnest.domain.errors import EarnestError
 from earnest.doors.api.connections import HURRIED, Connection, connection_of
-from earnest.engine.logs import get_logger
+from earnest.engine.process.logs import get_logger
 
 log = get_logger("earnest.streams")
 

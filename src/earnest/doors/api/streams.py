@@ -20,11 +20,11 @@ from earnest.domain.event import Event
 from earnest.domain.text import TextDelta
 from earnest.doors.api import shapes, sse
 from earnest.doors.api.showing import show_event, show_piece
-from earnest.engine.engine import Engine
-from earnest.engine.epoch import find_epoch
-from earnest.engine.feeding import FeedHub
-from earnest.engine.streaming import Hub
-from earnest.engine.text_streaming import TextHub
+from earnest.engine.process.engine import Engine
+from earnest.engine.process.epoch import find_epoch
+from earnest.engine.streams.feeding import FeedHub
+from earnest.engine.streams.streaming import Hub
+from earnest.engine.streams.text_streaming import TextHub
 
 _LONGEST_HEARTBEAT = timedelta(seconds=15)
 

@@ -25,10 +25,10 @@ from earnest.doors.api.showing import show_run, show_standing
 from earnest.doors.api.sse import Ending, EventStream, Left, Wire
 from earnest.doors.api.streams import Streams
 from earnest.doors.api.visit import Visit
-from earnest.engine import reading
-from earnest.engine.logs import get_logger
-from earnest.engine.streaming import Frame
-from earnest.engine.text_streaming import TextWatch
+from earnest.engine.process.logs import get_logger
+from earnest.engine.runs import reading
+from earnest.engine.streams.streaming import Frame
+from earnest.engine.streams.text_streaming import TextWatch
 from earnest.store import texts
 
 log = get_logger("earnest.streams")

@@ -15,10 +15,10 @@ from earnest.domain.operation import Operation
 from earnest.domain.run import Run
 from earnest.doors.api.cursors import Cursors
 from earnest.doors.api.json_bodies import JsonRequest
-from earnest.engine import reading
-from earnest.engine.access import Actor, Role
-from earnest.engine.engine import Engine
-from earnest.engine.readiness import Readiness
+from earnest.engine.inspection.readiness import Readiness
+from earnest.engine.process.access import Actor, Role
+from earnest.engine.process.engine import Engine
+from earnest.engine.runs import reading
 from earnest.store.visible import Sight
 
 

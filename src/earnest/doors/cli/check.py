@@ -18,8 +18,8 @@ from earnest.doors.cli.opening import at_engine
 from earnest.doors.cli.options import Apps, DatabaseUrl, Home, Json, told
 
 if TYPE_CHECKING:
-    from earnest.engine.checking import Asked, Checked
-    from earnest.engine.engine import Engine
+    from earnest.engine.inspection.checking import Asked, Checked
+    from earnest.engine.process.engine import Engine
 
 _COLUMNS = ("run", "scope", "kind", "status", "verdict", "why")
 
@@ -56,7 +56,7 @@ def check(  # noqa: PLR0913, PLR0917 - a command's parameters are its options
     Nothing is written, called or sent; the handlers' own code between their steps does run. Exit
     code 0 if all fit, 1 if any would break or is unclear.
     """
-    from earnest.engine.checking import Asked
+    from earnest.engine.inspection.checking import Asked
 
     asked = Asked(kind or None, sample, limit, seconds, known_only)
     asked_of = told(home, database_url, app)
@@ -75,7 +75,7 @@ def check(  # noqa: PLR0913, PLR0917 - a command's parameters are its options
 
 
 async def _check(engine: Engine, asked: Asked) -> list[Checked]:
-    from earnest.engine import checking
+    from earnest.engine.inspection import checking
 
     runs = await checking.list_runs(engine, asked)
     found: list[Checked] = []

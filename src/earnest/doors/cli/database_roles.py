@@ -26,7 +26,7 @@ def list_roles(
     """List the roles that submit in the scope, each with its principal."""
 
     async def act(desk: Desk) -> None:
-        from earnest.engine import database_roles
+        from earnest.engine.process import database_roles
 
         found = await database_roles.mapped_roles(desk.engine, desk.scope)
         if as_json:
@@ -51,7 +51,7 @@ def map_role(
     """Let a role submit in the scope as a principal. Makes neither of the three."""
 
     async def act(desk: Desk) -> None:
-        from earnest.engine import database_roles
+        from earnest.engine.process import database_roles
 
         await database_roles.map_role(desk.engine, role, desk.scope, principal)
         if as_json:
@@ -77,7 +77,7 @@ def unmap_role(
     """From its next call on the role submits nothing more in the scope. Harmless when repeated."""
 
     async def act(desk: Desk) -> None:
-        from earnest.engine import database_roles
+        from earnest.engine.process import database_roles
 
         await database_roles.unmap_role(desk.engine, role, desk.scope)
         if as_json:

@@ -17,8 +17,8 @@ from earnest.doors.cli.options import DatabaseUrl, Home, Json, told
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from earnest.engine.doctoring import Named
-    from earnest.engine.engine import Engine
+    from earnest.engine.inspection.doctoring import Named
+    from earnest.engine.process.engine import Engine
 
 
 def add_to(program: typer.Typer) -> None:
@@ -53,15 +53,15 @@ def doctor(
 
 
 async def _diagnose(engine: Engine, home: Path | None) -> list[Named]:
-    from earnest.engine.doctoring import Patient, diagnose
-    from earnest.engine.server_checks import SERVER_CHECKS
-    from earnest.engine.work_checks import WORK_CHECKS
+    from earnest.engine.inspection.doctoring import Patient, diagnose
+    from earnest.engine.inspection.server_checks import SERVER_CHECKS
+    from earnest.engine.inspection.work_checks import WORK_CHECKS
 
     return await diagnose(Patient(engine, home), [*SERVER_CHECKS, *WORK_CHECKS])
 
 
 def _unopened(error: DatabaseUnavailable | HomeUnusable | SchemaMismatch) -> Named:
-    from earnest.engine.doctoring import Named, bad
+    from earnest.engine.inspection.doctoring import Named, bad
 
     detail, _, advice = error.detail.partition("; ")
     return Named("opening", bad(detail, advice))

@@ -45,8 +45,8 @@ def events(
 
 
 async def _print_all(desk: Desk, limit: int, follow: bool, as_json: bool) -> None:
-    from earnest.engine.doorbells import MOVED
-    from earnest.engine.sequencing import Sequencer
+    from earnest.engine.process.doorbells import MOVED
+    from earnest.engine.streams.sequencing import Sequencer
 
     sequencer, after = Sequencer(desk.engine), -limit
     while True:

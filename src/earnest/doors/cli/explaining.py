@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 async def explain(desk: Desk, text: str, *, as_json: bool) -> None:
-    from earnest.engine import explaining
+    from earnest.engine.inspection import explaining
     from earnest.store.visible import Sight
 
     found = await explaining.explain(desk.engine, Sight(desk.scope, ids.read("run", text), None))

@@ -76,7 +76,7 @@ def _format_exception(
     if isinstance(error, tuple):
         error = error[1]
     if isinstance(error, BaseException):
-        from earnest.engine.foreign_code import described, printable, told_of
+        from earnest.engine.process.foreign_code import described, printable, told_of
 
         if _is_warning_of_others(event):
             event["error"] = printable(told_of(error))
@@ -95,7 +95,7 @@ def _on_one_line(
     _logger: Any, _method: str, event: MutableMapping[str, Any]
 ) -> MutableMapping[str, Any]:
     """What another library says, as our own lines are."""
-    from earnest.engine.foreign_code import printable
+    from earnest.engine.process.foreign_code import printable
 
     event["event"] = printable(str(event["event"]), MAX_MESSAGE)
     return event

@@ -48,6 +48,6 @@ def _new_loop() -> uvloop.Loop:
 
 
 def _came_by_signal(error: BaseException) -> bool:
-    from earnest.engine.foreign_code import came_by_signal
+    from earnest.engine.process.foreign_code import came_by_signal
 
     return came_by_signal(error)

@@ -21,7 +21,7 @@ from earnest.doors.cli.loop import run_in_loop
 from earnest.doors.cli.parts import Parts, Shown, Told
 
 if TYPE_CHECKING:
-    from earnest.engine.engine import Engine
+    from earnest.engine.process.engine import Engine
 
 T = TypeVar("T")
 
@@ -93,7 +93,7 @@ def principal() -> str:
 
 async def _choose_scope(engine: Engine, asked: str | None, makes_scope: bool) -> str:
     """The scope asked for, else the only one, else `default`, which is made when there is none."""
-    from earnest.engine import access
+    from earnest.engine.process import access
     from earnest.store.access import has_scope, scopes
 
     known = await scopes(engine.database, _SCOPES_LISTED)

@@ -85,7 +85,7 @@ def lookup(
     """Ask the provider now what became of an operation in doubt, and act on the answer."""
 
     async def act(desk: Desk) -> None:
-        from earnest.engine import reconciling
+        from earnest.engine.operations import reconciling
 
         found = await reconciling.look_up(desk.engine, desk.scope, ids.read("op", operation))
         await _tell(desk, found, as_json)
@@ -122,7 +122,7 @@ def resolve(  # noqa: PLR0913, PLR0917 - a command's parameters are its options
     _require_fit(outcome, value)
 
     async def act(desk: Desk) -> None:
-        from earnest.engine import reconciling
+        from earnest.engine.operations import reconciling
 
         found = await _find(desk, operation)
         settled = await reconciling.resolve(

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from earnest.domain.operation import Lookup, Operation, OperationMove
     from earnest.domain.run import Attempt, Run
     from earnest.domain.text import TextDelta
-    from earnest.engine.engine import Engine
-    from earnest.engine.readiness import Readiness
-    from earnest.engine.working import Worker
+    from earnest.engine.attempts.working import Worker
+    from earnest.engine.inspection.readiness import Readiness
+    from earnest.engine.process.engine import Engine
 
 
 @dataclass(frozen=True, slots=True)

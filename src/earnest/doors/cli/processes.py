@@ -39,9 +39,9 @@ from earnest.doors.cli.parts import Parts, Told
 from earnest.doors.cli.stopping import Stopping, stop_with_stdin
 
 if TYPE_CHECKING:
-    from earnest.engine.engine import Engine
-    from earnest.engine.readiness import Readiness
-    from earnest.engine.working import Worker
+    from earnest.engine.attempts.working import Worker
+    from earnest.engine.inspection.readiness import Readiness
+    from earnest.engine.process.engine import Engine
 
 PORT = 8321
 
@@ -135,7 +135,7 @@ async def _serve(
 
 
 def _readiness(worker: Worker | None, stopping: Stopping) -> Readiness:
-    from earnest.engine.readiness import Readiness
+    from earnest.engine.inspection.readiness import Readiness
 
     if stopping.asked.is_set():
         return Readiness(ready=False, reason="draining")
@@ -159,7 +159,7 @@ async def _until_stopped(
 ) -> None:
     """Works (or, without a worker, only rings bells) until a stop is asked or something ends that
     should not, and drains."""
-    from earnest.engine import announcing
+    from earnest.engine.process import announcing
 
     memory.settle()
     if worker is None:

@@ -135,14 +135,14 @@ def submit(  # noqa: PLR0913, PLR0917 - a command's parameters are its options
     as_json: Json = False,
 ) -> None:
     """Ask for a run. It is stored when this returns; a worker takes it up."""
-    from earnest.engine.submitting import Request
+    from earnest.engine.runs.submitting import Request
 
     request = Request(
         kind, read_json(input, "INPUT"), key, priority=priority, labels=read_pairs(label or ())
     )
 
     async def act(desk: Desk) -> ExitCode:
-        from earnest.engine import submitting
+        from earnest.engine.runs import submitting
 
         await _require_known(desk, kind)
         submitted = await submitting.submit(desk.engine, desk.scope, desk.principal, request)
@@ -167,7 +167,7 @@ def retry(
     """Try a run that ended badly once more, as a new revision; the old one stays as it is."""
 
     async def act(desk: Desk) -> ExitCode:
-        from earnest.engine import retrying
+        from earnest.engine.runs import retrying
 
         old = ids.read("run", run)
         new = await retrying.retry(desk.engine, desk.scope, old, by=desk.principal, key=key)
@@ -223,7 +223,7 @@ def signal(
     value = read_json(payload, "PAYLOAD")
 
     async def act(desk: Desk) -> None:
-        from earnest.engine import signalling
+        from earnest.engine.runs import signalling
 
         run_id = ids.read("run", run)
         number = await signalling.signal(
@@ -275,7 +275,7 @@ async def _active(
 
 
 async def _cancel(desk: Desk, chosen: Sequence[UUID], as_json: bool) -> None:
-    from earnest.engine import cancelling
+    from earnest.engine.runs import cancelling
 
     done = [
         await cancelling.cancel(desk.engine, desk.scope, run_id, desk.principal)

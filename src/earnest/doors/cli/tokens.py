@@ -38,7 +38,7 @@ def issue(
     good_for = None if days is None else timedelta(days=days)
 
     async def act(desk: Desk) -> None:
-        from earnest.engine import access
+        from earnest.engine.process import access
 
         await access.ensure_principal(desk.engine, desk.scope, principal, role)
         token = await access.issue_token(desk.engine, desk.scope, principal, good_for=good_for)
@@ -63,7 +63,7 @@ def revoke(
     token_id = token.removeprefix("ern_").partition("_")[0]
 
     async def act(desk: Desk) -> None:
-        from earnest.engine import access
+        from earnest.engine.process import access
 
         await access.revoke_token(desk.engine, desk.scope, token_id)
         if as_json:

@@ -45,7 +45,7 @@ async def watch(
 
 
 async def _follow(desk: Desk, run_id: UUID, as_json: bool) -> Run:
-    from earnest.engine.doorbells import MOVED
+    from earnest.engine.process.doorbells import MOVED
     from earnest.store import facts, runs
 
     database, seen = desk.engine.database, 0
@@ -64,7 +64,7 @@ async def _follow(desk: Desk, run_id: UUID, as_json: bool) -> Run:
 
 async def _follow_text(desk: Desk, run_id: UUID, as_json: bool) -> Run:
     from earnest.domain.text import MAX_BYTES_OF_RUN
-    from earnest.engine.doorbells import MOVED
+    from earnest.engine.process.doorbells import MOVED
     from earnest.store import runs, texts
     from earnest.store.visible import Sight
 

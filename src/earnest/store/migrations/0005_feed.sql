@@ -1,7 +1,7 @@
 -- The feed of a scope: all its runs' events in one order, for who watches many runs at once.
 
 -- Which transaction wrote an event. What became visible between two looks is found by it, exactly:
--- see engine/sequencing.py.
+-- see engine/streams/sequencing.py.
 ALTER TABLE event ADD COLUMN written_by xid8 NOT NULL DEFAULT pg_current_xact_id();
 CREATE INDEX event_written ON event (written_by);
 

@@ -1,4 +1,4 @@
--- The feed of a scope: appending to it, and reading it. `engine/sequencing.py` tells how a pass
+-- The feed of a scope: appending to it, and reading it. `engine/streams/sequencing.py` tells how a pass
 -- knows what is new.
 
 -- name: is_feed_behind

@@ -10,9 +10,9 @@ from datetime import timedelta
 from typing import Any
 
 from earnest.doors.api.streams import StreamSettings
-from earnest.engine.engine import Engine
-from earnest.engine.settings import EngineSettings
-from earnest.engine.working import Worker
+from earnest.engine.attempts.working import Worker
+from earnest.engine.process.engine import Engine
+from earnest.engine.process.settings import EngineSettings
 from earnest.store.database import Database
 from tests.doors.streams.clients.drivers import Client, Driver, Seen
 from tests.doors.streams.clients.relay import Fault, Relay

@@ -11,8 +11,8 @@ from datetime import timedelta
 from typing import Any
 
 from earnest.doors.api.streams import StreamSettings
-from earnest.engine import access
-from earnest.engine.epoch import begin_epoch
+from earnest.engine.process import access
+from earnest.engine.process.epoch import begin_epoch
 from tests.doors.streams.clients.drivers import Seen
 from tests.doors.streams.clients.playing import GIVES_UP, NotApplicable, Play
 from tests.doors.streams.clients.relay import Relay, by_bytes, cut_after, refused, twice

@@ -1,0 +1,448 @@
+"""The context: what a handler has in its hands while it works on a run.
+
+Everything a handler does through it is remembered by name, so that a later attempt finds it done.
+A wait that is not over yet ends the attempt (the handler is left by `Parked`, which is no
+`Exception`, so that `except Exception` does not swallow it) and no worker slot is held.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import uuid
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any, Generic, NoReturn, ParamSpec, TypeVar, cast, overload
+
+from pydantic import ValidationError
+from pydantic_core import to_jsonable_python
+
+from earnest.domain import canonical, ids
+from earnest.domain.duration import Duration, duration
+from earnest.domain.errors import (
+    ChildFailed,
+    CodeChanged,
+    FencedOut,
+    InvalidRequest,
+    PayloadTooLarge,
+    SignalTimedOut,
+)
+from earnest.domain.event import MAX_PAYLOAD_BYTES, is_app_type
+from earnest.domain.operation import Operation
+from earnest.domain.run import RunStatus, Step, Wait
+from earnest.engine.attempts import parenting
+from earnest.engine.attempts.names import Names
+from earnest.engine.attempts.remembering import Memory, Rememberer, digest_of
+from earnest.engine.attempts.step_results import encode_result, read_result, result_type
+from earnest.engine.attempts.texting import TextWriter
+from earnest.engine.operations import intending, operating
+from earnest.engine.process.effects import Effect
+from earnest.engine.process.engine import Engine
+from earnest.engine.process.foreign_code import Leaving, foreign_code
+from earnest.engine.process.kinds import RunKind, require_kind
+from earnest.engine.process.logs import get_logger
+from earnest.engine.process.threads import in_thread
+from earnest.engine.process.typed_json import misfit
+from earnest.engine.runs.fencing import patiently
+from earnest.engine.runs.leasing import HeldLease
+from earnest.store.executions import Claimed
+
+T = TypeVar("T")
+P = ParamSpec("P")
+InputT = TypeVar("InputT")
+OutputT = TypeVar("OutputT")
+RequestT = TypeVar("RequestT")
+ReceiptT = TypeVar("ReceiptT")
+
+log = get_logger("earnest.run")
+
+IN_PLACE = timedelta(seconds=1)
+
+
+class Parked(Leaving):
+    """Control flow: the attempt ends here and the run waits. Never catch it."""
+
+    def __init__(self, *waits: Wait) -> None:
+        super().__init__("the run waits")
+        self.waits = waits
+
+
+@dataclass(frozen=True, slots=True)
+class Child(Generic[OutputT]):
+    """A child run that was submitted; `await ctx.wait(child)` gives its output."""
+
+    run_id: uuid.UUID
+    name: str
+    kind: RunKind[Any, OutputT]
+
+
+@dataclass(eq=False)
+class Context:
+    """One attempt at one run. Its methods raise `FencedOut` once the attempt has ended or lost its
+    lease, and then change nothing any more (P5)."""
+
+    engine: Engine
+    claimed: Claimed
+    lease: HeldLease
+    rememberer: Rememberer
+    _names: Names = field(default_factory=Names)
+    _memory: Memory | None = None
+    _writer: TextWriter | None = None
+    _closed: bool = False
+    _calls: set[asyncio.Task[Any]] = field(default_factory=set)
+    _signals_taken: dict[str, int] = field(default_factory=dict)
+    cancelled: bool = False
+
+    # ---- who and where ---------------------------------------------------------------------
+
+    @property
+    def scope_id(self) -> str:
+        return self.claimed.scope_id
+
+    @property
+    def run_id(self) -> str:
+        return ids.show("run", self.claimed.run_id)
+
+    @property
+    def attempt(self) -> int:
+        """The number of this attempt; it is the fence."""
+        return self.claimed.fence
+
+    @property
+    def fence(self) -> int:
+        """A number that grows with every claim; hand it to systems that can refuse older ones."""
+        return self.claimed.fence
+
+    @property
+    def labels(self) -> dict[str, str]:
+        return self.claimed.labels
+
+    @property
+    def submitted_context(self) -> dict[str, Any]:
+        """What was handed over as `context` when the run was submitted."""
+        return self.claimed.context
+
+    # ---- remembered work -------------------------------------------------------------------
+
+    @overload
+    async def step(
+        self, name: str, function: Callable[P, Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> T: ...
+    @overload
+    async def step(
+        self, name: str, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
+    ) -> T: ...
+    async def step(self, name: str, function: Any, /, *args: Any, **kwargs: Any) -> Any:
+        """Calls `function(*args)` once and remembers what it returns, also across attempts. Plain
+        functions run in a thread. A function may run again if the worker dies before its result is
+        stored: what must not happen twice is an operation. Use `keyed_step` in parallel branches.
+        """
+        return await self._step(self._name("step", name), function, args, kwargs)
+
+    async def keyed_step(
+        self, name: str, key: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any
+    ) -> Any:
+        """A step of a parallel branch; `key` tells it from the others of that name."""
+        return await self._step(self._name("step", name, key), function, args, kwargs)
+
+    async def emit(self, type: str, payload: dict[str, Any], *, key: str | None = None) -> None:
+        """Tells an event of the app's own, once however many attempts pass here."""
+        if not is_app_type(type):
+            raise InvalidRequest(
+                f"{type[:80]!r} is no event type for an app: use dotted lower-case words, none of "
+                "the engine's own"
+            )
+        name = _kept_beside_steps("emit", self._name("emit", type, key))
+        data = _payload(payload)
+        if await self._remembered(name, canonical.digest(data)) is None:
+            await self._write(type, data, name, "emit", canonical.digest(data))
+
+    async def progress(self, done: float, total: float | None = None, note: str = "") -> None:
+        """Shows how far the work is. Not remembered: a later attempt tells its own."""
+        self._check_open()
+        told = {"attempt": self.attempt, "done": done, "total": total, "note": note}
+        await self._write("run.progress", _payload(told))
+
+    async def text(self, piece: str) -> None:
+        """Writes a piece of text for who watches. Pieces that come within a moment are stored as
+        one; all are stored before the next event, step or operation. Not remembered: the text of a
+        later attempt replaces this one's. Raises `TextTooLong` beyond what is kept of a run."""
+        self._check_open()
+        await self._write_text(piece)
+
+    def log(self, message: str, **fields: Any) -> None:
+        """A line for the people who run this; goes to the process's log with the run's ids."""
+        log.info(message, **{**fields, "run_id": self.run_id, "attempt": self.attempt})
+
+    # ---- the outside world -----------------------------------------------------------------
+
+    async def operation(
+        self,
+        name: str,
+        effect: Effect[RequestT, ReceiptT] | type[Effect[RequestT, ReceiptT]],
+        request: RequestT,
+        *,
+        key: str | None = None,
+        resource_key: str | None = None,
+    ) -> ReceiptT:
+        """Does it at most once, under the same id in every attempt, and returns the receipt.
+
+        Raises `Refused`, `NotSent`, `NotDone` when it surely was not done and `InDoubt` when that
+        cannot be known; a run whose handler swallows the doubt becomes `unknown` all the same.
+        """
+        intent = self._intent(self._name("operation", name, key), effect, request, resource_key)
+        known = await self._known_operation(intent)
+        if known is not None and intent.is_of(known) and known.receipt is not None:
+            return cast(ReceiptT, operating.read_receipt(intent.effect, known))
+        self._check_open()
+        return cast(ReceiptT, await self._perform(intent))
+
+    # ---- waiting ---------------------------------------------------------------------------
+
+    async def sleep(self, span: Duration, *, key: str | None = None) -> None:
+        """Waits without holding a worker. The instant is fixed when it is first asked for."""
+        own = _kept_beside_steps("timer", self._name("sleep", "sleep", key))
+        until = await self._timer(own, duration(span))
+        await self._wait_until(until)
+
+    async def wait_signal(self, name: str, *, timeout: Duration | None = None) -> Any:
+        """The payload of the next signal of that name, without holding a worker. Signals are taken
+        in the order they came, each by one wait; parallel branches wait for different names. Raises
+        `SignalTimedOut`; that is remembered, and a signal that comes later is the next wait's."""
+        own = self._name("signal", name)
+        number = self._signals_taken.get(name, 0) + 1
+        until = None
+        if timeout is not None:
+            until = await self._timer(_kept_beside_steps("signal", own), duration(timeout))
+        memory = await self._remember_all(fresh=True)
+        over = _kept_beside_steps("timed out", own)
+        found = memory.signals.get((name, number))
+        if found is not None and over not in memory.steps:
+            self._signals_taken[name] = number
+            return found.payload
+        if over in memory.steps or (until is not None and until <= memory.now):
+            await self._timer(over, timedelta(0))
+            raise SignalTimedOut(f"no signal {name!r} came within {timeout}")
+        return await self._park(Wait("signal", name=name, number=number, until=until))
+
+    async def run(
+        self,
+        kind: RunKind[InputT, OutputT],
+        input: InputT,
+        *,
+        name: str | None = None,
+        key: str | None = None,
+        detached: bool = False,
+    ) -> OutputT:
+        """Submits a child run and waits for its output without holding a worker. Raises
+        `ChildFailed` when it ended otherwise."""
+        child = await self.submit(kind, input, name=name, key=key, detached=detached)
+        return (await self.wait(child))[0]
+
+    async def submit(
+        self,
+        kind: RunKind[InputT, OutputT],
+        input: InputT,
+        *,
+        name: str | None = None,
+        key: str | None = None,
+        detached: bool = False,
+    ) -> Child[OutputT]:
+        """Submits a child run and goes on. The same child in every attempt."""
+        require_kind(kind)
+        stored = self._name("child", name or kind.name, key)
+        return Child(await self._submit(kind, input, stored, detached), stored, kind)
+
+    async def wait(self, *children: Child[OutputT]) -> list[OutputT]:
+        """The outputs of children, in order, once all have ended."""
+        self._check_open()
+        wanted = [child.run_id for child in children]
+        found = await self._read_children(wanted)
+        if any(not found[run_id].final for run_id in wanted):
+            await self._park(Wait("children", run_ids=tuple(wanted)))
+        return [self._output_of(child, found[child.run_id]) for child in children]
+
+    # ---- inside ----------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """The attempt is over; whatever still holds this context changes nothing any more."""
+        self._closed = True
+
+    async def finish_calls(self) -> None:
+        """Waits for calls that are on their way; each ends as stored, released or in doubt."""
+        while self._calls:
+            await asyncio.gather(*self._calls, return_exceptions=True)
+
+    async def flush_text(self) -> None:
+        """Stores the text that waits."""
+        if self._writer is not None:
+            await self._writer.flush()
+
+    def _check_open(self) -> None:
+        if self._closed or not self.lease.valid():
+            raise FencedOut(f"attempt {self.attempt} of {self.run_id} is over; nothing was changed")
+
+    def _name(self, room: str, name: str, key: str | None = None) -> str:
+        self._check_open()
+        return self._names.resolve(room, name, key)
+
+    async def _step(
+        self, name: str, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        digest = digest_of(args, kwargs)
+        adapter = result_type(function)
+        known = await self._remembered(name, digest)
+        if known is not None:
+            return read_result(adapter, known.result, name)
+        value = await _call(function, args, kwargs)
+        result = encode_result(adapter, value, name, self.engine.settings.max_result_bytes)
+        told = canonical.encode({"name": name, "attempt": self.attempt})
+        self._check_open()
+        await self._write("step.completed", told, name, "step", digest, result)
+        return read_result(adapter, canonical.decode(result), name)
+
+    async def _remembered(self, name: str, digest: bytes) -> Step | None:
+        memory = await self._remember_all()
+        known = memory.steps.get(name)
+        if known is not None and known.digest != digest:
+            raise CodeChanged(
+                f"step {name!r} was called with other arguments in an earlier attempt; bring the "
+                "old code back, or submit a new run"
+            )
+        return known
+
+    async def _remember_all(self, *, fresh: bool = False) -> Memory:
+        """What earlier attempts left. A first attempt has nothing to remember and reads nothing."""
+        if self._memory is None or fresh:
+            first = self.attempt == 1 and not fresh
+            self._memory = (
+                Memory.empty()
+                if first
+                else await Memory.read(self.engine.database, self.scope_id, self.claimed.run_id)
+            )
+        return self._memory
+
+    async def _known_operation(self, intent: intending.Intent) -> Operation | None:
+        memory = await self._remember_all()
+        return memory.operations.get(intent.operation_id)
+
+    def _intent(
+        self, name: str, effect: Any, request: Any, resource_key: str | None
+    ) -> intending.Intent:
+        return intending.make_intent(
+            self.engine.effect_of(effect),
+            request,
+            scope_id=self.scope_id,
+            operation_id=ids.operation_id(self.claimed.run_id, name),
+            principal_id=self.claimed.principal_id,
+            name=name,
+            resource_key=resource_key,
+            lease=self.lease,
+        )
+
+    # What acts on database and outside; a replay answers it from what is recorded.
+
+    async def _write(
+        self,
+        type: str,
+        payload: bytes,
+        name: str | None = None,
+        kind: str | None = None,
+        digest: bytes | None = None,
+        result: bytes | None = None,
+    ) -> None:
+        """An event, with a step to remember where there is a `name`; text before it goes first."""
+        await self.flush_text()
+        await self.rememberer.write(self.claimed, type, payload, name, kind, digest, result)
+
+    async def _write_text(self, piece: str) -> None:
+        if self._writer is None:
+            self._writer = TextWriter(self.rememberer.texts, self.claimed, self.lease)
+        await self._writer.add(piece)
+
+    async def _perform(self, intent: intending.Intent) -> Any:
+        await self.flush_text()
+        self._check_open()
+        return await self._finish_even_if_left(operating.perform(self.engine, intent))
+
+    async def _submit(
+        self, kind: RunKind[Any, Any], input: Any, name: str, detached: bool
+    ) -> uuid.UUID:
+        submit = partial(
+            parenting.submit_child,
+            self.engine, self.claimed, self.lease, kind, input, name, detached=detached,
+        )  # fmt: skip
+        return await patiently(self.lease.valid, submit)
+
+    async def _read_children(
+        self, run_ids: Sequence[uuid.UUID]
+    ) -> dict[uuid.UUID, parenting.Ended]:
+        return await parenting.read_children(self.engine, self.scope_id, run_ids)
+
+    async def _park(self, wait: Wait) -> NoReturn:
+        raise Parked(wait)
+
+    async def _finish_even_if_left(self, work: Coroutine[Any, Any, T]) -> T:
+        """Runs to its end although the handler may be cancelled meanwhile; `finish_calls` waits."""
+        task = asyncio.create_task(work)
+        self._calls.add(task)
+        task.add_done_callback(self._calls.discard)
+        return await asyncio.shield(task)
+
+    async def _timer(self, name: str, span: timedelta) -> datetime:
+        digest = canonical.digest(str(span).encode())
+        known = await self._remembered(name, digest)
+        if known is None:
+            start = partial(self.rememberer.start_timer, self.claimed, name, digest, span)
+            known = await patiently(self.lease.valid, start)
+            (await self._remember_all()).steps[name] = known
+        return datetime.fromisoformat(known.result["until"])
+
+    async def _wait_until(self, until: datetime) -> None:
+        memory = await self._remember_all(fresh=True)
+        left = until - memory.now
+        if left <= timedelta(0):
+            return
+        if left > IN_PLACE:
+            await self._park(Wait("time", until=until))
+        await asyncio.sleep(left.total_seconds())
+
+    def _output_of(self, child: Child[OutputT], ended: parenting.Ended) -> OutputT:
+        if ended.status is not RunStatus.SUCCEEDED:
+            shown = ids.show("run", child.run_id)
+            raise ChildFailed(
+                f"child {child.name!r} ({shown}) ended as {ended.status}",
+                fields={"run_id": shown, "status": ended.status.value, "error": ended.error},
+            )
+        try:
+            return child.kind.output_type.validate_python(ended.output)
+        except ValidationError as error:
+            raise CodeChanged(
+                f"the output of child {child.name!r} no longer fits {child.kind.name}: "
+                f"{misfit(error)}"
+            ) from error
+
+
+def _kept_beside_steps(room: str, name: str) -> str:
+    """Events and timers are kept in the table of steps, under names that no step can have."""
+    return f"#{room}:{name}"
+
+
+async def _call(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    with foreign_code:
+        if inspect.iscoroutinefunction(function):
+            return await function(*args, **kwargs)
+        value = await in_thread(function, *args, **kwargs)
+        return await value if inspect.isawaitable(value) else value
+
+
+def _payload(payload: dict[str, Any]) -> bytes:
+    try:
+        data = canonical.encode(to_jsonable_python(payload))
+    except (canonical.NotJson, ValueError) as error:
+        raise InvalidRequest(f"the event's payload cannot be stored: {misfit(error)}") from error
+    if len(data) > MAX_PAYLOAD_BYTES:
+        raise PayloadTooLarge(f"an event's payload has at most {MAX_PAYLOAD_BYTES} bytes")
+    return data

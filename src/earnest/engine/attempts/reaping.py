@@ -1,0 +1,256 @@
+"""Reaping: what has run out is moved on, by whoever is alive.
+
+Lapsed leases (the attempt is lost), calls whose sender is gone (doubt), deadlines (expired), times
+that parked runs wait for (woken). Any number of processes may reap at once; each move is judged
+again under the row's lock.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import datetime, timedelta
+from functools import partial
+
+import asyncpg
+
+from earnest.domain import ids
+from earnest.domain.event import NewEvent
+from earnest.domain.operation import Operation, OperationState, Recovery, may_send_again
+from earnest.domain.run import AttemptOutcome, RunStatus
+from earnest.engine.operations import recording
+from earnest.engine.process import instances
+from earnest.engine.process.doorbells import QUESTION, WORK
+from earnest.engine.process.engine import Engine
+from earnest.engine.process.instances import DeadWatch
+from earnest.engine.process.logs import get_logger
+from earnest.engine.runs import moving
+from earnest.store import executions, operations
+from earnest.store.database import Record, Tx
+from earnest.store.executions import Execution, Key
+
+log = get_logger("earnest.reaping")
+
+BATCH = 200
+LOST = {"code": "lost", "detail": "the worker was lost and no attempts are left"}
+EXPIRED = {"code": "deadline_exceeded", "detail": "the run's deadline has passed"}
+
+
+class ClockWatch:
+    """Notices when the database's clock and this process's monotonic clock diverge: somebody set
+    the wall clock. Leases cannot be judged then; reaping pauses for one lease."""
+
+    def __init__(self, lease: timedelta, tolerance: float = 2.0) -> None:
+        self._lease = lease.total_seconds()
+        self._tolerance = tolerance
+        self._last: tuple[datetime, float] | None = None
+        self._paused_until = 0.0
+
+    def trusts(self, database_now: datetime, monotonic_now: float) -> bool:
+        """Whether leases may be judged now. Call it at every look."""
+        if self._last is not None:
+            there = (database_now - self._last[0]).total_seconds()
+            here = monotonic_now - self._last[1]
+            if abs(there - here) > self._tolerance:
+                log.warning("reaper.paused", jump_s=round(there - here, 1))
+                self._paused_until = monotonic_now + self._lease
+        self._last = (database_now, monotonic_now)
+        return monotonic_now >= self._paused_until
+
+
+class Reaper:
+    """Looks for what has run out. `recover` is the look before anything is dispatched (P18)."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._dead = DeadWatch(engine.settings.dead_after)
+        self._clocks = ClockWatch(engine.settings.lease)
+
+    async def recover(self, *, alone: bool = False) -> int:
+        """What an earlier life left behind. `alone`: nobody else is connected, so every lease of
+        the earlier life is void at once. Raises what the database raises: then nothing may be
+        dispatched."""
+        return await self._reap(await self._dead.dead(self._engine.database, at_once=alone))
+
+    async def look(self) -> int:
+        """One round over everything that can run out; returns how much was moved."""
+        moved = await wake_timed(self._engine) + await expire(self._engine)
+        clock = await self._engine.database.fetchrow("database_clock")
+        assert clock is not None, "a SELECT without FROM has a row"
+        if not self._clocks.trusts(clock["wall"], time.monotonic()):
+            return moved
+        return moved + await self._reap(await self._dead.dead(self._engine.database))
+
+    async def _reap(self, dead: Sequence[uuid.UUID]) -> int:
+        moved = await self._reap_leases(dead) + await self._reap_calls(dead)
+        if dead:
+            await self._engine.database.promise("reap", partial(instances.bury, dead))
+        return moved
+
+    async def _reap_leases(self, dead: Sequence[uuid.UUID]) -> int:
+        return await _each(
+            self._engine,
+            lambda: executions.keys(self._engine.database, "lapsed_runs", dead, BATCH),
+            "reap",
+            lambda tx, key: lose(self._engine, tx, key, dead),
+        )
+
+    async def _reap_calls(self, dead: Sequence[uuid.UUID]) -> int:
+        grace = self._engine.settings.call_grace
+        rows = await self._engine.database.fetch("overdue_calls", grace, dead, BATCH)
+        return sum([await self._doubt(row) for row in rows])
+
+    async def _doubt(self, row: Record) -> bool:
+        """As `_move_one`, for a call."""
+        proof = recording.Proof("reaper", token=row["send_token"])
+        why = "the caller ended during the call"
+        try:
+            await recording.doubt(self._engine, row["scope_id"], row["operation_id"], proof, why)
+        except asyncpg.PostgresError as error:
+            shown = ids.show("op", row["operation_id"])
+            log.warning("reaper.skipped", move="doubt", operation_id=shown, error=str(error))
+            return False
+        return True
+
+
+async def wake_timed(engine: Engine) -> int:
+    """Parked runs whose time has come go on (P25)."""
+    return await _each(
+        engine,
+        lambda: executions.keys(engine.database, "timed_runs", BATCH),
+        "wake",
+        _wake_if_due,
+    )
+
+
+async def expire(engine: Engine) -> int:
+    """Queued and waiting runs past their deadline fail; those in doubt become unknown instead."""
+    return await _each(
+        engine,
+        lambda: executions.keys(engine.database, "expiring_runs", BATCH),
+        "expire",
+        lambda tx, key: _expire(engine, tx, key),
+    )
+
+
+async def lose(engine: Engine, tx: Tx, key: Key, dead: Sequence[uuid.UUID] = ()) -> bool:
+    """The attempt is lost. A call that was on its way decides first, then a requested cancel, then
+    the attempts left."""
+    scope_id, run_id = key
+    locked = await executions.lock_with_parents(tx, scope_id, [run_id])
+    row = locked[run_id]
+    if not _has_lapsed(row, dead):
+        return False
+    failures = row.failures + 1
+    goes_on = failures < row.max_attempts and not row.cancel_requested
+    keep = await _sent_again_later(tx, row) if goes_on and row.doubts else []
+    lost = NewEvent("attempt.lost", {"attempt": row.fence})
+    if row.doubts and await moving.doubt_submitting(tx, locked, row, "reaper", keep=keep):
+        await moving.doubt(
+            engine, tx, locked, run_id, AttemptOutcome.LOST, failures=failures, before=[lost]
+        )
+    elif row.cancel_requested:
+        await moving.finish(
+            engine, tx, locked, run_id, RunStatus.CANCELLED, outcome=AttemptOutcome.LOST,
+            failures=failures, before=[lost],
+        )  # fmt: skip
+    elif not goes_on:
+        await moving.finish(
+            engine, tx, locked, run_id, RunStatus.FAILED, outcome=AttemptOutcome.LOST, error=LOST,
+            failures=failures, before=[lost],
+        )  # fmt: skip
+    else:
+        row = locked[run_id]
+        again = NewEvent(
+            "run.retry_scheduled",
+            {"failures": failures, "max_attempts": row.max_attempts, "in_s": 0},
+        )
+        await executions.requeue(tx, row, [lost, again], failures=failures)
+        await executions.close_attempt(tx, row, AttemptOutcome.LOST)
+    return True
+
+
+def _has_lapsed(row: Execution, dead: Sequence[uuid.UUID]) -> bool:
+    if row.status is not RunStatus.RUNNING or row.lease_until is None:
+        return False
+    return row.lease_until <= row.now or row.instance_id in dead
+
+
+async def _sent_again_later(tx: Tx, row: Execution) -> list[uuid.UUID]:
+    """Calls on their way that the next attempt may send again: `resend` inside the window. They
+    stay `submitting`; but where anything else is in doubt there is no next attempt, and nothing
+    is kept for it."""
+    doubtful = [
+        operation
+        for operation in await operations.of_run(tx, row.scope_id, row.run_id)
+        if operation.in_doubt
+    ]
+    if not all(_is_resendable(operation, row.now) for operation in doubtful):
+        return []
+    return [operation.operation_id for operation in doubtful]
+
+
+def _is_resendable(operation: Operation, now: datetime) -> bool:
+    return (
+        operation.state is OperationState.SUBMITTING
+        and operation.recovery is Recovery.RESEND
+        and operation.first_begun_at is not None
+        and operation.window is not None
+        and may_send_again(operation.first_begun_at, now, operation.window, operation.timeout)
+    )
+
+
+async def _wake_if_due(tx: Tx, key: Key) -> bool:
+    scope_id, run_id = key
+    locked = await executions.lock(tx, scope_id, [run_id])
+    row = locked[run_id]
+    if row.status is not RunStatus.WAITING or row.wake_at is None or row.wake_at > row.now:
+        return False
+    await moving.wake(tx, locked, run_id, {"kind": "time"})
+    return True
+
+
+async def _expire(engine: Engine, tx: Tx, key: Key) -> bool:
+    scope_id, run_id = key
+    locked = await executions.lock_with_parents(tx, scope_id, [run_id])
+    row = locked[run_id]
+    due = row.deadline_at is not None and row.deadline_at <= row.now
+    if not due or row.status not in (RunStatus.QUEUED, RunStatus.WAITING):
+        return False
+    if row.doubts and await moving.doubt_submitting(tx, locked, row, "engine"):
+        await moving.doubt(engine, tx, locked, run_id, None)
+    else:
+        await moving.finish(engine, tx, locked, run_id, RunStatus.FAILED, error=EXPIRED)
+    return True
+
+
+async def _each(
+    engine: Engine,
+    find: Callable[[], Awaitable[list[Key]]],
+    name: str,
+    move: Callable[[Tx, Key], Awaitable[bool]],
+) -> int:
+    """Moves what is found, one transaction each, and looks again while full batches come."""
+    moved = 0
+    while True:
+        keys = await find()
+        done = [key for key in keys if await _move_one(engine, name, key, move)]
+        moved += len(done)
+        if done:
+            engine.bells.ring(WORK, QUESTION)
+            engine.bells.moved(*(run_id for _, run_id in done))
+        if len(keys) < BATCH or not done:
+            return moved
+
+
+async def _move_one(
+    engine: Engine, name: str, key: Key, move: Callable[[Tx, Key], Awaitable[bool]]
+) -> bool:
+    """One that cannot be moved (the app's own hook fails, somebody sits on its row) does not hold
+    up the others; it is found again by the next look."""
+    try:
+        return await engine.database.promise(name, lambda tx: move(tx, key))
+    except (moving.HookFailed, asyncpg.PostgresError) as error:
+        log.warning("reaper.skipped", move=name, run_id=ids.show("run", key[1]), error=str(error))
+        return False

@@ -1,0 +1,1 @@
+"""A run and who owns it: submitted, leased, moved, cancelled, retried."""
