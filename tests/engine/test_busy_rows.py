@@ -17,7 +17,7 @@ from tests.engine.provider import Hold, Order, Provider, Purchase, shop
 @pytest.fixture
 async def impatient(database_url: str) -> AsyncIterator[Database]:
     settings = {"lock_timeout": "50ms"}
-    async with Database(database_url, settings=settings) as database:
+    async with Database(database_url, settings=settings, sat_on=0) as database:
         yield database
 
 

@@ -330,7 +330,8 @@ async def test_an_ending_waits_for_a_row_on_which_somebody_sits(
 
     bench = make_bench(work(handler, max_attempts=1))
     settings = {"lock_timeout": "50ms"}
-    async with sitting, Database(bench.engine.database.url, settings=settings) as impatient:
+    url = bench.engine.database.url
+    async with sitting, Database(url, settings=settings, sat_on=0) as impatient:
         bench.engine.database = impatient
         run_id = await bench.submit("work")
         with capture_logs() as told:

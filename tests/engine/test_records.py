@@ -135,6 +135,24 @@ async def test_the_apps_record_is_written_once_however_the_receipt_was_reached(
     assert len(provider.done) == 1
 
 
+async def test_the_apps_record_may_wait_longer_for_a_row_than_the_engine_does(
+    make_bench: MakeBench, clock: ManualClock
+) -> None:
+    """P4: somebody works on a row of the app; no receipt ends in doubt because of that."""
+    provider = Provider()
+    bench, _ = await opened(make_bench, provider)
+    limits: list[str] = []
+
+    async def record(tx: asyncpg.Connection, call: Call, receipt: Receipt) -> None:
+        limits.append(await tx.fetchval("SHOW lock_timeout"))
+
+    provider.on_record = record
+    await bench.done("buy", HELD)
+    assert limits == ["10s"]
+    async with bench.engine.database.connection() as connection:
+        assert await connection.fetchval("SHOW lock_timeout") == "1s"
+
+
 async def test_the_record_is_invisible_until_the_receipt_is_there(
     make_bench: MakeBench, clock: ManualClock
 ) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import threading
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,8 @@ from earnest.engine.app import App
 from earnest.engine.process.engine import Engine
 from earnest.engine.runs import submitting
 from earnest.engine.runs.submitting import Request
-from earnest.store.database import Database, Tx, not_the_hooks_fault
+from earnest.store import executions
+from earnest.store.database import SAT_ON, Database, Tx, not_the_hooks_fault
 from tests.store.given import SCOPE, submitted
 from tests.store.wire import COMMIT, EXECUTE, Wire
 
@@ -227,6 +229,59 @@ async def test_a_serialization_failure_is_tried_again(database: Database) -> Non
 async def test_what_collides_for_ever_is_given_up_when_patience_ends(database: Database) -> None:
     with pytest.raises(Busy, match="try again"):
         await database.promise("deed", _serialization_fails, patience=0.1)
+
+
+async def _lock(tx: Tx, run_id: uuid.UUID) -> uuid.UUID:
+    await executions.lock(tx, SCOPE, [run_id])
+    return run_id
+
+
+async def test_rows_on_which_somebody_sits_keep_no_connections_from_the_others(
+    database: Database, database_url: str
+) -> None:
+    """As many as the pool is large; they are moved all the same when nobody sits there any more."""
+    *sat_on, free = await submitted(database, 3)
+    holder = await database.connect()
+    async with Database(database_url, size=2) as small:
+        async with holder.transaction():
+            await executions.lock(holder, SCOPE, sat_on)
+            waiting = [
+                asyncio.create_task(small.promise("deed", partial(_lock, run_id=run_id)))
+                for run_id in sat_on
+            ]
+            while len(await holder.fetch("SELECT FROM pg_locks WHERE NOT granted")) < 2:
+                pass
+            async with asyncio.timeout(5):
+                assert await small.promise("deed", partial(_lock, run_id=free)) == free
+            assert not any(task.done() for task in waiting)
+        assert await asyncio.gather(*waiting) == sat_on
+    await holder.close()
+
+
+async def test_a_row_on_which_somebody_sits_for_too_long_is_told(
+    database: Database, database_url: str
+) -> None:
+    (run_id,) = await submitted(database, 1)
+    tried = 0
+
+    async def lock(tx: Tx) -> None:
+        nonlocal tried
+        tried += 1
+        await _lock(tx, run_id)
+
+    settings = {"lock_timeout": "20ms"}
+    async with (
+        Database(database_url, settings=settings, sat_on=0.1) as impatient,
+        database.connection() as holder,
+        holder.transaction(),
+    ):
+        await _lock(holder, run_id)
+        with pytest.raises(SAT_ON):
+            await impatient.promise("deed", lock)
+        assert tried == 2
+        with pytest.raises(SAT_ON):
+            await impatient.promise("deed", lock, sat_on=0)
+        assert tried == 3
 
 
 async def test_only_the_databases_own_errors_in_a_hook_are_tried_again(database: Database) -> None:

@@ -1,13 +1,15 @@
 """The one way to PostgreSQL: a pool, promises in transactions, and what happens when it is away.
 
-A *promise* is a piece of work that commits as a whole. It is tried again for exactly two reasons:
+A *promise* is a piece of work that commits as a whole. It is tried again for exactly three reasons:
 
 * the server says 40P01 (deadlock) or 40001 (serialization): nothing was committed;
+* it says 55P03: somebody sits on a row. Nothing was committed either, and the connection is for
+  others until the next try;
 * the connection was lost. Then nobody knows whether it was committed, so the caller's `reread`
   looks for the traces first (an owner token, a send token, a run id), and only when there are none
   the work is done again. Work without a `reread` must be harmless to repeat.
 
-Both end when the caller's patience does.
+All end when the caller's patience does.
 
 A promise that did something passes two crash points, `NAME.before` and `NAME.after` its commit.
 """
@@ -37,7 +39,8 @@ Record = asyncpg.Record
 UniqueViolation = asyncpg.UniqueViolationError
 RETRIED = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
 # Somebody sits on a row for longer than a statement waits for it.
-BUSY = (asyncpg.LockNotAvailableError, asyncpg.QueryCanceledError)
+SAT_ON = asyncpg.LockNotAvailableError
+BUSY = (SAT_ON, asyncpg.QueryCanceledError)
 LOST = (
     asyncpg.PostgresConnectionError,
     asyncpg.InterfaceError,
@@ -69,6 +72,11 @@ ENGINE_SETTINGS = {
     "statement_timeout": "30s",
     "idle_in_transaction_session_timeout": "60s",
 }
+# So many rows on which somebody sits must not keep as many connections from everybody else. It is
+# the promise that waits for long, between its tries.
+POOL_SETTINGS = {**ENGINE_SETTINGS, "lock_timeout": "1s"}
+# At most so many seconds pass before a row on which somebody sits is tried again: first, and later.
+_SOON, _LATER = 0.5, 2.0
 
 
 def _encode_jsonb(data: bytes) -> bytes:
@@ -138,7 +146,8 @@ class Database:
     """A pool on one PostgreSQL. `revive` is called (at most one at a time) while the server cannot
     be reached; the embedded server is brought back by it. `patience` bounds, in seconds, how long a
     promise waits for the server before it raises `DatabaseUnavailable`, or is done again because of
-    others before it raises `Busy`."""
+    others before it raises `Busy`; `sat_on`, how long it waits for a row on which somebody sits
+    before it raises what the server said of it, one of `BUSY`."""
 
     def __init__(
         self,
@@ -146,14 +155,16 @@ class Database:
         *,
         size: int = 10,
         patience: float = 30.0,
+        sat_on: float = 10.0,
         revive: Callable[[], Awaitable[None]] | None = None,
         settings: dict[str, str] | None = None,
     ) -> None:
         self.url = url
         self.size = size
         self.patience = patience
+        self.sat_on = sat_on
         self._revive = revive
-        self._settings = {**ENGINE_SETTINGS, **(settings or {})}
+        self._settings = settings or {}
         self._reviving = asyncio.Lock()
         self._pool: asyncpg.Pool | None = None
         # Connections that were taken from the pool and wait for their next use: to go through the
@@ -197,9 +208,8 @@ class Database:
 
     async def connect(self, **settings: str) -> Tx:
         """A connection of its own, outside the pool: for session locks, LISTEN and the keeper."""
-        connection = await asyncpg.connect(
-            self.url, server_settings={**self._settings, **settings}, timeout=10
-        )
+        named = {**ENGINE_SETTINGS, **self._settings, **settings}
+        connection = await asyncpg.connect(self.url, server_settings=named, timeout=10)
         await prepare_connection(connection)
         return connection
 
@@ -271,9 +281,12 @@ class Database:
         *,
         reread: Callable[[Tx], Awaitable[T | None]] | None = None,
         patience: float | None = None,
+        sat_on: float | None = None,
         one_statement: bool = False,
     ) -> T:
         """Runs `work` in one transaction and returns its result once it is committed.
+
+        `patience` and `sat_on`: other seconds than the database's own.
 
         `one_statement`: all that `work` writes is one statement, which is a transaction by itself;
         two messages to the server are saved. While crash points are watched it is framed all the
@@ -303,7 +316,7 @@ class Database:
             return await once()
 
         until = time.monotonic() + (self.patience if patience is None else patience)
-        return await self._persist(once, until, again)
+        return await self._persist(once, until, again, sat_on)
 
     async def fetch(self, statement: str, *arguments: Any) -> list[Record]:
         """The rows of a named statement that only reads."""
@@ -325,7 +338,7 @@ class Database:
             max_size=self.size,
             init=prepare_connection,
             reset=_reset_if_lent,
-            server_settings=self._settings,
+            server_settings={**POOL_SETTINGS, **self._settings},
             statement_cache_size=400,
             max_cached_statement_lifetime=0,
             max_inactive_connection_lifetime=300,
@@ -339,8 +352,10 @@ class Database:
         once: Callable[[], Awaitable[T]],
         until: float,
         again: Callable[[], Awaitable[T]] | None = None,
+        sat_on: float | None = None,
     ) -> T:
         attempt, wait = once, 0.02
+        sits_until = time.monotonic() + (self.sat_on if sat_on is None else sat_on)
         while True:
             try:
                 return await attempt()
@@ -348,6 +363,10 @@ class Database:
                 if time.monotonic() >= until:
                     raise Busy(f"others were always first: {error}; try again later") from error
                 wait = min(wait * 2, 1.0)
+            except SAT_ON:
+                if time.monotonic() >= sits_until:
+                    raise
+                wait = min(max(wait * 2, _SOON), _LATER)
             except LOST as error:
                 if isinstance(error, ValueError):
                     raise  # asyncpg's word for an argument that does not fit; nothing was lost

@@ -216,7 +216,7 @@ async def _record(engine: Engine, tx: Tx, operation: Operation, receipt: bytes) 
             f"no effect {operation.kind} is known to this process, so its record cannot be "
             "written; start it with the app that defines the effect"
         )
-    async with moving.hook_of(tx, f"{operation.kind}.record"):
+    async with moving.hook_of(tx, effect, "record"):
         typed = effect.receipt_type.validate_python(canonical.decode(receipt))
         reach("record.before")
         await effect.record(tx, as_call(operation), typed)

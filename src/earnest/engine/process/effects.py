@@ -139,6 +139,10 @@ class Effect(Generic[RequestT, ReceiptT]):
         found = receipt.get("id") if isinstance(receipt, dict) else getattr(receipt, "id", None)
         return None if found is None else str(found)
 
+    def has_own(self, hook: str) -> bool:
+        """Whether the app wrote that hook, `record` or `released`."""
+        return getattr(getattr(self, hook), "__func__", None) is not getattr(Effect, hook)
+
     @cached_property
     def request_type(self) -> TypeAdapter[Any]:
         return TypeAdapter(self._type_arguments()[0])

@@ -21,17 +21,19 @@ from earnest.domain.errors import EarnestError
 from earnest.domain.event import NewEvent
 from earnest.domain.operation import Operation, OperationState, Recovery, ReleaseReason
 from earnest.domain.run import AttemptOutcome, RunStatus
-from earnest.engine.process.effects import as_call
+from earnest.engine.process.effects import Effect, as_call
 from earnest.engine.process.engine import Engine
 from earnest.engine.process.foreign_code import foreign_code, told_of
 from earnest.store import executions, operations
 from earnest.store.database import Tx, lend, not_the_hooks_fault
 from earnest.store.executions import Execution
 from earnest.store.operations import Note
+from earnest.store.statements import sql
 
 Locked = dict[uuid.UUID, Execution]
 
 HOOK_SECONDS = 20.0
+HOOK_LOCK_TIMEOUT = "10s"
 
 UNKNOWN_EXECUTION = {
     "code": "unknown_execution",
@@ -169,16 +171,18 @@ async def run_released_hook(
     effect = engine.effect(operation.kind)
     if effect is None:
         return
-    async with hook_of(tx, f"{operation.kind}.released"):
+    async with hook_of(tx, effect, "released"):
         await effect.released(tx, as_call(operation), reason.value)
 
 
 @asynccontextmanager
-async def hook_of(tx: Tx, name: str) -> AsyncIterator[None]:
-    """Around the app's own code in the transaction. It holds locks, so its time is bounded. Raises
-    `HookFailed` for its errors; what the database says of the whole transaction is raised as it
-    is."""
-    lend(tx)
+async def hook_of(tx: Tx, effect: Effect[Any, Any], name: str) -> AsyncIterator[None]:
+    """Around the app's own code in the transaction. It holds locks, so its time is bounded; for
+    rows of the app it may wait longer than the engine's statements do. Raises `HookFailed` for its
+    errors; what the database says of the whole transaction is raised as it is."""
+    if effect.has_own(name):
+        lend(tx)
+        await tx.execute(sql("let_hooks_wait"), HOOK_LOCK_TIMEOUT)
     try:
         async with asyncio.timeout(HOOK_SECONDS):
             with foreign_code:
@@ -186,7 +190,7 @@ async def hook_of(tx: Tx, name: str) -> AsyncIterator[None]:
     except Exception as error:
         if not_the_hooks_fault(tx, error):
             raise
-        raise HookFailed(f"{name} failed: {told_of(error)}") from error
+        raise HookFailed(f"{effect.kind}.{name} failed: {told_of(error)}") from error
 
 
 async def wake_parent(tx: Tx, locked: Locked, child: Execution) -> None:

@@ -25,6 +25,10 @@ WITH locked AS MATERIALIZED (
 )
 SELECT *, clock() AS now FROM locked;
 
+-- name: let_hooks_wait
+-- An app's own code in the transaction may wait so long for rows. $1 a time, such as 10s.
+SELECT set_config('lock_timeout', $1, true);
+
 -- name: family_of
 -- A run's parent and its children that follow it when it is cancelled, however deep. $1 scope, $2 run.
 WITH RECURSIVE below AS (
