@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from contextlib import AsyncExitStack
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -143,6 +144,23 @@ async def test_one_run_whose_apps_hook_fails_does_not_hold_up_the_others(
     provider.on_released = None
     await look(bench)
     assert await bench.status(first) == "failed"
+
+
+async def test_many_rows_on_which_somebody_sits_do_not_make_a_round_long(
+    make_bench: MakeBench, clock: ManualClock
+) -> None:
+    """P23: each is waited for but a moment; the next look finds it again."""
+    bench = make_bench(work(nothing))
+    *sat_on, free = [await bench.submit("work") for _ in range(12)]
+    await bench.claim(limit=12)
+    await clock.advance(seconds=45)
+    async with AsyncExitStack() as sitting:
+        for run_id in sat_on:
+            await sitting.enter_async_context(bench.holding(run_id))
+        async with asyncio.timeout(8):
+            assert await look(bench) == 1
+        assert await bench.status(free) == "queued"
+    assert await look(bench) == len(sat_on)
 
 
 # ---- clocks that jump --------------------------------------------------------------------------

@@ -125,6 +125,11 @@ async def _reset_if_lent(connection: Tx) -> None:
         await connection.execute(connection.get_reset_query())
 
 
+async def let_wait(tx: Tx, span: str) -> None:
+    """To the end of the transaction a statement waits so long (such as `10s`) for a row."""
+    await tx.execute(sql("let_wait"), span)
+
+
 def not_the_hooks_fault(tx: Tx, error: BaseException) -> bool:
     """Whether an error inside an app's own code in a transaction is the database's: then the
     promise is tried again as always."""

@@ -17,6 +17,7 @@ import asyncpg
 
 from earnest.domain import ids
 from earnest.domain.event import NewEvent
+from earnest.domain.ids import Prefix
 from earnest.domain.operation import Operation, OperationState, Recovery, may_send_again
 from earnest.domain.run import AttemptOutcome, RunStatus
 from earnest.engine.operations import recording
@@ -27,12 +28,14 @@ from earnest.engine.process.instances import DeadWatch
 from earnest.engine.process.logs import get_logger
 from earnest.engine.runs import moving
 from earnest.store import executions, operations
-from earnest.store.database import Record, Tx
+from earnest.store.database import Record, Tx, let_wait
 from earnest.store.executions import Execution, Key
 
 log = get_logger("earnest.reaping")
 
 BATCH = 200
+# Many rows on which somebody sits must not make a round long; the next one finds them again.
+LOCK_TIMEOUT = "100ms"
 LOST = {"code": "lost", "detail": "the worker was lost and no attempts are left"}
 EXPIRED = {"code": "deadline_exceeded", "detail": "the run's deadline has passed"}
 
@@ -102,15 +105,19 @@ class Reaper:
         return sum([await self._doubt(row) for row in rows])
 
     async def _doubt(self, row: Record) -> bool:
-        """As `_move_one`, for a call."""
         proof = recording.Proof("reaper", token=row["send_token"])
-        why = "the caller ended during the call"
-        try:
-            await recording.doubt(self._engine, row["scope_id"], row["operation_id"], proof, why)
-        except asyncpg.PostgresError as error:
-            shown = ids.show("op", row["operation_id"])
-            log.warning("reaper.skipped", move="doubt", operation_id=shown, error=str(error))
+
+        async def move(tx: Tx, key: Key) -> bool:
+            why = "the caller ended during the call"
+            doubted = await recording.doubt_in(tx, *key, proof, why)
+            return doubted.state is OperationState.UNKNOWN
+
+        key = (row["scope_id"], row["operation_id"])
+        if not await _tried(self._engine, "doubt", ("op", key), move):
             return False
+        self._engine.bells.ring(WORK, QUESTION)
+        if row["run_id"] is not None:
+            self._engine.bells.moved(row["run_id"])
         return True
 
 
@@ -235,7 +242,7 @@ async def _each(
     moved = 0
     while True:
         keys = await find()
-        done = [key for key in keys if await _move_one(engine, name, key, move)]
+        done = [key for key in keys if await _tried(engine, name, ("run", key), move)]
         moved += len(done)
         if done:
             engine.bells.ring(WORK, QUESTION)
@@ -244,13 +251,19 @@ async def _each(
             return moved
 
 
-async def _move_one(
-    engine: Engine, name: str, key: Key, move: Callable[[Tx, Key], Awaitable[bool]]
+async def _tried(
+    engine: Engine, name: str, item: tuple[Prefix, Key], move: Callable[[Tx, Key], Awaitable[bool]]
 ) -> bool:
     """One that cannot be moved (the app's own hook fails, somebody sits on its row) does not hold
     up the others; it is found again by the next look."""
+    noun, key = item
+
+    async def work(tx: Tx) -> bool:
+        await let_wait(tx, LOCK_TIMEOUT)
+        return await move(tx, key)
+
     try:
-        return await engine.database.promise(name, lambda tx: move(tx, key))
+        return await engine.database.promise(name, work, sat_on=0)
     except (moving.HookFailed, asyncpg.PostgresError) as error:
-        log.warning("reaper.skipped", move=name, run_id=ids.show("run", key[1]), error=str(error))
+        log.warning("reaper.skipped", move=name, id=ids.show(noun, key[1]), error=str(error))
         return False

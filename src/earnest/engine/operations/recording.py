@@ -135,12 +135,19 @@ async def doubt(
     """submitting → unknown, said by the caller itself."""
 
     async def work(tx: Tx) -> Operation:
-        _, operation = await _lock(tx, scope_id, operation_id)
-        if operation.state is OperationState.SUBMITTING and proof.entitles(operation):
-            await moving.doubt_operation(tx, operation, proof.by, why, **detail)
-        return await _now(tx, operation)
+        return await doubt_in(tx, scope_id, operation_id, proof, why, **detail)
 
     return await _promise(engine, "doubt", work)
+
+
+async def doubt_in(
+    tx: Tx, scope_id: str, operation_id: uuid.UUID, proof: Proof, why: str, **detail: Any
+) -> Operation:
+    """As `doubt`, as a part of the caller's promise."""
+    _, operation = await _lock(tx, scope_id, operation_id)
+    if operation.state is OperationState.SUBMITTING and proof.entitles(operation):
+        await moving.doubt_operation(tx, operation, proof.by, why, **detail)
+    return await _now(tx, operation)
 
 
 async def note_answer(

@@ -25,10 +25,9 @@ from earnest.engine.process.effects import Effect, as_call
 from earnest.engine.process.engine import Engine
 from earnest.engine.process.foreign_code import foreign_code, told_of
 from earnest.store import executions, operations
-from earnest.store.database import Tx, lend, not_the_hooks_fault
+from earnest.store.database import Tx, lend, let_wait, not_the_hooks_fault
 from earnest.store.executions import Execution
 from earnest.store.operations import Note
-from earnest.store.statements import sql
 
 Locked = dict[uuid.UUID, Execution]
 
@@ -182,7 +181,7 @@ async def hook_of(tx: Tx, effect: Effect[Any, Any], name: str) -> AsyncIterator[
     errors; what the database says of the whole transaction is raised as it is."""
     if effect.has_own(name):
         lend(tx)
-        await tx.execute(sql("let_hooks_wait"), HOOK_LOCK_TIMEOUT)
+        await let_wait(tx, HOOK_LOCK_TIMEOUT)
     try:
         async with asyncio.timeout(HOOK_SECONDS):
             with foreign_code:

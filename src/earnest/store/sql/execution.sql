@@ -25,8 +25,8 @@ WITH locked AS MATERIALIZED (
 )
 SELECT *, clock() AS now FROM locked;
 
--- name: let_hooks_wait
--- An app's own code in the transaction may wait so long for rows. $1 a time, such as 10s.
+-- name: let_wait
+-- To the end of the transaction a statement waits so long for a row. $1 a time, such as 10s.
 SELECT set_config('lock_timeout', $1, true);
 
 -- name: family_of

@@ -155,7 +155,7 @@ RETURNING number;
 -- reconciler sent again for a run that nobody holds. The call of a running run is watched by the
 -- run's lease; a queued run's next attempt looks after it. $1 grace after the call's end, $2 dead
 -- instances, $3 how many.
-SELECT o.scope_id, o.operation_id, o.send_token FROM operation o
+SELECT o.scope_id, o.operation_id, o.run_id, o.send_token FROM operation o
 LEFT JOIN execution e USING (scope_id, run_id)
 WHERE o.state = 'submitting'
   AND (o.run_id IS NULL OR e.status NOT IN ('running', 'queued'))
