@@ -88,8 +88,32 @@ MEASUREMENTS = (
         "clients",
         "Clients of the streams",
         "Each case with each client: a real server, and a relay that breaks the way between the "
-        "two as the case wants it. `n/a` where the client is not made for what the case asks of it.",
+        "two as the case wants it. `n/a`: the client is not made for what the case asks of it.",
         "tests.doors.streams.clients.figures",
+    ),
+    Measurement(
+        "stalled",
+        "Readers that do not read",
+        "Twenty readers of a run that says 12 kB twenty times a second, first alone, then beside "
+        "200 that ask for all of it and read nothing. Times are from the statement that wrote.",
+        "tests.doors.streams.load",
+        ("stalled",),
+    ),
+    Measurement(
+        "idle",
+        "Idle streams",
+        "Five thousand readers of a run to which nothing happens, in one process. Each is told "
+        "every 15 seconds that its stream lives, and is looked at again then.",
+        "tests.doors.streams.load",
+        ("idle",),
+    ),
+    Measurement(
+        "fan_out",
+        "One event to many",
+        "Twenty events, one by one, to a thousand readers of one process; beside a plain Starlette "
+        "loop in which each reader asks the table every second, without tokens or limits.",
+        "tests.doors.streams.load",
+        ("fan-out",),
     ),
     Measurement(
         "bench",

@@ -194,6 +194,18 @@ class ScriptedRun:
                     await asyncio.sleep(0.005)
 
 
+async def make_run(
+    engine: Engine, scripts: Scripts, who: tuple[str, str] = ("demo", "ann")
+) -> ScriptedRun:
+    """A run that works, and waits to be told what to say."""
+    name = uuid.uuid4().hex
+    lines = scripts.lines[name] = asyncio.Queue()
+    made = await submitting.submit(engine, *who, Request("stage.scripted", name))
+    run = ScriptedRun(engine, made.run.run_id, who[0], lines)
+    await run.reaches(FIRST)
+    return run
+
+
 class Stage:
     """A server, people who have tokens, and the engine whose worker runs the scripts: the server's
     own, or another one of the same database."""
@@ -216,11 +228,7 @@ class Stage:
 
     async def run(self, events: int = FIRST, who: tuple[str, str] = ("demo", "ann")) -> ScriptedRun:
         """A run that works, and has so many events."""
-        name = uuid.uuid4().hex
-        lines = self._scripts.lines[name] = asyncio.Queue()
-        made = await submitting.submit(self.engine, *who, Request("stage.scripted", name))
-        run = ScriptedRun(self.engine, made.run.run_id, who[0], lines)
-        await run.reaches(FIRST)
+        run = await make_run(self.engine, self._scripts, who)
         await run.append(events - FIRST)
         return run
 

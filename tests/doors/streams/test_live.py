@@ -6,13 +6,14 @@ import asyncio
 import time
 import uuid
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from datetime import timedelta
 
 import pytest
 
 from earnest.assembly import Config
 from earnest.domain.errors import SettingInvalid
+from earnest.doors.api.streams import PAGES_AT_ONCE
 from earnest.engine.process.doorbells import Doorbells, Moved
 from earnest.engine.process.engine import Engine
 from tests.doors.streams.conftest import MakeStage
@@ -60,6 +61,24 @@ async def test_readers_of_one_run_share_one_look_at_the_table(
         await stream.messages(5)
     assert looks
     assert not any(looks), "what is new was read once, for all"
+
+
+async def test_what_is_new_does_not_wait_for_those_who_ask_what_was_before(
+    make_stage: MakeStage,
+) -> None:
+    """P10: many that come at once take turns, and hear meanwhile that their stream lives."""
+    stage = await make_stage(heartbeat=timedelta(seconds=0.1))
+    run = await stage.run(5)
+    live = await stage.open(run, after=5)
+    await live.until("heartbeat")
+    async with AsyncExitStack() as turns:
+        for _ in range(PAGES_AT_ONCE):
+            await turns.enter_async_context(stage.streams.paging)
+        late = await stage.open(run)
+        assert [item.event for item in await late.until("heartbeat")] == ["heartbeat"]
+        await run.append()
+        assert [item.data["seq"] for item in await live.messages(1)] == [6]
+    assert [item.data["seq"] for item in await late.messages(6)] == [1, 2, 3, 4, 5, 6]
 
 
 # ---- bells -------------------------------------------------------------------------------------

@@ -104,7 +104,10 @@ class FeedReader(Reader):
             return ending
         page = watch.at_hand(self.after)
         if page is None:
-            page = await watch.page(self.after)
+            async with self.turn() as is_mine:
+                if not is_mine:
+                    return None
+                page = await watch.page(self.after)
         if page.broken:
             await self._resync(wire)
         elif page.frames:

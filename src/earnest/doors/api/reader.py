@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import accumulate, takewhile
 from typing import Any
@@ -85,6 +86,21 @@ class Reader(ABC):
     async def rest(self, wire: Wire) -> None:
         """Until there is something to do."""
         await wire.wait(min(self.beat_at, self.end_at))
+
+    @asynccontextmanager
+    async def turn(self) -> AsyncIterator[bool]:
+        """Whether it is this reader's turn to ask the table for what was before; it is not when
+        there is something else to do first."""
+        try:
+            async with asyncio.timeout_at(min(self.beat_at, self.end_at)):
+                await self.streams.paging.acquire()
+        except TimeoutError:
+            yield False
+            return
+        try:
+            yield True
+        finally:
+            self.streams.paging.release()
 
     def _set_clocks(self) -> None:
         settings, now = self.streams.settings, asyncio.get_running_loop().time()

@@ -96,7 +96,10 @@ class RunReader(Reader):
             return ending
         frames = watch.at_hand(self.after)
         if frames is None:
-            frames = await watch.page(self.after, self.visit.actor.sees_only())
+            async with self.turn() as is_mine:
+                if not is_mine:
+                    return None
+                frames = await watch.page(self.after, self.visit.actor.sees_only())
         if frames and frames[-1].seq == self.after + len(frames):
             await self._deliver(wire, frames)
         elif frames or watch.head > self.after:

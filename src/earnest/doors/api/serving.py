@@ -66,7 +66,7 @@ class Serving:
     async def run(self) -> None:
         """Serves; returns when it was stopped and what was on its way is answered, or cut off
         after `GRACE` seconds. Cancelled, it stops in the same way."""
-        _allow_many_connections()
+        allow_many_connections()
         serving = asyncio.create_task(self._server.serve([self._listener]))
         try:
             await asyncio.shield(serving)
@@ -99,7 +99,7 @@ async def serve(
         await asyncio.gather(running, return_exceptions=True)
 
 
-def _allow_many_connections() -> None:
+def allow_many_connections() -> None:
     """Every connection is an open file, and streams stay; the usual limit is 1,024."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _FILES if hard == resource.RLIM_INFINITY else min(_FILES, hard)

@@ -27,6 +27,9 @@ from earnest.engine.streams.streaming import Hub
 from earnest.engine.streams.text_streaming import TextHub
 
 _LONGEST_HEARTBEAT = timedelta(seconds=15)
+# How many of a process's readers ask the table for what was before at the same time. When many come
+# at once, what is new does not queue behind what each of them missed: there are more sessions.
+PAGES_AT_ONCE = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +98,7 @@ class Streams:
 
     def __init__(self, engine: Engine, settings: StreamSettings | None = None) -> None:
         self.settings = settings or StreamSettings()
+        self.paging = asyncio.Semaphore(PAGES_AT_ONCE)
         self.places = Places(self.settings.per_principal, self.settings.per_process)
         self._engine = engine
         self._life: Life | None = None

@@ -150,7 +150,10 @@ class TextReader(Reader):
             return ending
         standing, frames = watch.standing, watch.at_hand(self.after)
         if frames is None:
-            frames = await watch.page(self.after, self.visit.actor.sees_only())
+            async with self.turn() as is_mine:
+                if not is_mine:
+                    return None
+                frames = await watch.page(self.after, self.visit.actor.sees_only())
             if not frames:
                 self.after = watch.head  # it is not kept any more; the end of the run tells all
                 return None
