@@ -9,7 +9,10 @@ from __future__ import annotations
 import asyncio
 import threading
 import uuid
-from collections.abc import Awaitable, Callable
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import asyncpg
@@ -28,6 +31,7 @@ from tests.engine.bench import MEMBER, SCOPE, Bench
 from tests.engine.conftest import MakeBench
 from tests.engine.handlers import work
 from tests.engine.provider import Order, Provider, shop
+from tests.store.wire import Wire
 
 AtPoints = Callable[[Callable[[str], None]], None]
 
@@ -303,6 +307,68 @@ async def test_a_group_of_successes_whose_reply_was_lost_is_stored_once(
         assert (await bench.find(run_id)).output == 1
         assert (await bench.told(run_id)).count("run.succeeded") == 1
         assert await bench.outcomes(run_id) == ["succeeded"]
+
+
+@asynccontextmanager
+async def inserted_and_undone(tx: asyncpg.Connection, run_id: uuid.UUID) -> AsyncIterator[None]:
+    """The run's next event is written by another transaction, which in the end does not commit:
+    until then who writes it, holding the run's lock, waits."""
+    transaction = tx.transaction()
+    await transaction.start()
+    await tx.execute(
+        "INSERT INTO event (scope_id, run_id, seq, type, payload, created_at)"
+        " SELECT scope_id, run_id, last_seq + 1, 'none', '{}', now() FROM execution"
+        " WHERE run_id = $1",
+        run_id,
+    )
+    yield
+    await transaction.rollback()
+
+
+@pytest.mark.parametrize("ends_well", [True, False], ids=["is_stored", "is_undone"])
+async def test_what_an_owner_writes_is_there_once_although_the_server_is_still_at_it(
+    make_bench: MakeBench, tmp_path: Path, ends_well: bool
+) -> None:
+    """The connection is lost, and the statement still runs: what became of it is awaited."""
+    app, begun, go_on = App("writes"), asyncio.Event(), asyncio.Event()
+
+    @app.run("writes", max_attempts=1)
+    async def writes(ctx: Context, value: None) -> None:
+        begun.set()
+        await go_on.wait()
+        await asyncio.gather(ctx.step("one", int), ctx.emit("it.began", {}), ctx.progress(1))
+        await asyncio.gather(ctx.step("other", int), ctx.progress(2))
+
+    bench, looking = make_bench(app), make_bench(app)
+    async with (
+        Wire(looking.engine.database.url, tmp_path) as wire,
+        Database(wire.url, settings={"lock_timeout": "10s"}) as wired,
+    ):
+        bench.engine.database = wired
+        run_id = await bench.submit("writes")
+        draining = asyncio.create_task(bench.drain())
+        await begun.wait()
+        holder = await looking.engine.database.connect()
+        async with inserted_and_undone(holder, run_id):
+            go_on.set()
+            await looking.wait_for_lock_waiters()
+            writer = await holder.fetchval("SELECT pid FROM pg_locks WHERE NOT granted")
+            await wire.cut()
+            await wire.let_through()
+            await looking.wait_until_true(
+                "SELECT count(*) > 0 FROM pg_stat_activity WHERE state = 'idle'"
+                " AND backend_start > (SELECT max(a.query_start) FROM pg_stat_activity a"
+                f" WHERE a.pid = {writer}) AND query ~ 'owner tokens|COMMIT'"
+            )
+            if not ends_well:
+                await holder.execute("SELECT pg_terminate_backend($1)", writer)
+        await holder.close()
+        await draining
+    told = await looking.told(run_id)
+    counts = Counter(told)
+    assert counts["step.completed"] == counts["run.progress"] == 2, told
+    assert counts["it.began"] == 1
+    assert await looking.outcomes(run_id) == ["succeeded"]
 
 
 async def test_a_submit_with_a_key_whose_reply_was_lost_makes_one_run(

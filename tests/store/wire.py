@@ -60,6 +60,8 @@ class Wire:
         self._passing.add(task)
         try:
             await self._pass(reader, writer)
+        except asyncio.CancelledError:
+            pass  # It was cut; the loop would log that as an error.
         finally:
             self._passing.discard(task)
 

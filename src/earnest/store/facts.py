@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import uuid
 from collections.abc import Sequence
 from datetime import timedelta
 from itertools import accumulate
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from earnest.domain.event import Event
 from earnest.domain.run import Step
@@ -17,8 +18,13 @@ from earnest.store.executions import Key, Unwritten
 from earnest.store.statements import sql
 
 
+def _new_mark() -> int:
+    return int.from_bytes(os.urandom(8), signed=True)
+
+
 class Fact(Struct, frozen=True):
-    """An event of an owner, with the step it tells of where there is one (`name` is not None)."""
+    """An event of an owner, with the step it tells of where there is one (`name` is not None).
+    By its `mark` it is recognised when the reply to its writing was lost."""
 
     scope_id: str
     run_id: uuid.UUID
@@ -30,6 +36,7 @@ class Fact(Struct, frozen=True):
     kind: str | None = None
     digest: bytes | None = None
     result: bytes | None = None
+    mark: int = field(default_factory=_new_mark)
 
     @property
     def key(self) -> Key:
@@ -63,6 +70,7 @@ async def write(tx: Tx, facts: Sequence[Fact], lease: timedelta) -> list[Written
         [fact.kind for fact in in_order],
         [fact.digest for fact in in_order],
         [fact.result for fact in in_order],
+        _marks(in_order),
         lease,
     )
     written: list[Written | Unwritten] = [Unwritten.FENCED] * len(facts)
@@ -72,6 +80,36 @@ async def write(tx: Tx, facts: Sequence[Fact], lease: timedelta) -> list[Written
         for place in places:
             written[place] = _as_written(answers.get(key))
     return written
+
+
+async def write_again(tx: Tx, facts: Sequence[Fact], lease: timedelta) -> list[Written | Unwritten]:
+    """As `write`, for facts that may be stored already, or be stored at this very moment by a
+    statement whose connection was lost. It holds the locks of their runs until it is done, so it is
+    waited for: its runs are `BUSY`."""
+    async with tx.transaction():
+        keys = {fact.key for fact in facts}
+        scopes, runs = [scope_id for scope_id, _ in keys], [run_id for _, run_id in keys]
+        rows = await tx.fetch(sql("lock_to_look"), scopes, runs)
+        cancels = {(row["scope_id"], row["run_id"]): row["cancel_requested"] for row in rows}
+        stored = await _stored(tx, facts)
+        fresh = [fact for fact in facts if fact.key in cancels and fact.mark not in stored]
+        written = await write(tx, fresh, lease) if fresh else []
+        answers = dict(zip(_marks(fresh), written, strict=True))
+    return [
+        Written(cancels.get(fact.key, False))
+        if fact.mark in stored
+        else answers.get(fact.mark, Unwritten.BUSY)
+        for fact in facts
+    ]
+
+
+async def _stored(tx: Tx, facts: Sequence[Fact]) -> set[int]:
+    scopes, runs = [fact.scope_id for fact in facts], [fact.run_id for fact in facts]
+    return {row["mark"] for row in await tx.fetch(sql("stored_marks"), scopes, runs, _marks(facts))}
+
+
+def _marks(facts: Sequence[Fact]) -> list[int]:
+    return [fact.mark for fact in facts]
 
 
 def _as_written(row: Record | None) -> Written | Unwritten:

@@ -27,7 +27,6 @@ from earnest.store import executions, facts, operations
 from earnest.store.database import Database, Tx
 from earnest.store.executions import Claimed, Unwritten
 from earnest.store.facts import Fact, Signal, Written
-from earnest.store.statements import sql
 
 
 @dataclass(slots=True)
@@ -71,6 +70,8 @@ class Rememberer:
         self._engine = engine
         self.texts = Texts(engine, leases)
         self._group: OwnersGroup[Fact, Written] = OwnersGroup(leases, self._store)
+        # Marks of facts that may be stored although nobody heard of it.
+        self._doubtful: set[int] = set()
 
     async def write(
         self,
@@ -87,7 +88,10 @@ class Rememberer:
             claimed.scope_id, claimed.run_id, claimed.fence, claimed.owner_token, type, payload,
             name, kind, digest, result,
         )  # fmt: skip
-        await self._group.put(fact)
+        try:
+            await self._group.put(fact)
+        finally:
+            self._doubtful.discard(fact.mark)
 
     async def start_timer(
         self, claimed: Claimed, name: str, digest: bytes, span: timedelta
@@ -108,21 +112,19 @@ class Rememberer:
         return await self._engine.database.promise("step", work)
 
     async def _store(self, batch: Sequence[Fact]) -> list[Written | Unwritten]:
-        """A step whose reply was lost is there already when it is written again: it is left out of
-        the second try and counts as written."""
+        """A fact whose reply was lost may be there already when it is written again: it is looked
+        for before, and then counts as written. It is in doubt until it is known which."""
         lease = self._engine.settings.lease
-        doubtful = False
+        marks = [fact.mark for fact in batch]
+        doubtful = not self._doubtful.isdisjoint(marks)
 
         async def work(tx: Tx) -> list[Written | Unwritten]:
             nonlocal doubtful
-            known = await _already(tx, batch) if doubtful else set()
+            if doubtful:
+                self._doubtful.update(marks)
+                return await facts.write_again(tx, batch, lease)
             doubtful = True
-            fresh = [fact for fact in batch if _mark(fact) not in known]
-            answers = iter(await facts.write(tx, fresh, lease) if fresh else [])
-            return [
-                Written(cancel_requested=False) if _mark(fact) in known else next(answers)
-                for fact in batch
-            ]
+            return await facts.write(tx, batch, lease)
 
         name = "step" if any(fact.kind == "step" for fact in batch) else "emit"
         written = await self._engine.database.promise(name, work, one_statement=True)
@@ -138,22 +140,6 @@ class Rememberer:
 
 _SCALARS = frozenset({str, int, bool, type(None)})
 _ANYTHING: TypeAdapter[Any] = TypeAdapter(Any)
-
-_Mark = tuple[str, uuid.UUID, int, str | None]
-
-
-def _mark(fact: Fact) -> _Mark:
-    return (fact.scope_id, fact.run_id, fact.fence, fact.name)
-
-
-async def _already(tx: Tx, batch: Sequence[Fact]) -> set[_Mark]:
-    known: set[_Mark] = set()
-    for fact in batch:
-        if fact.name is not None and await tx.fetchval(
-            sql("step_of_fence"), fact.scope_id, fact.run_id, fact.name, fact.fence
-        ):
-            known.add(_mark(fact))
-    return known
 
 
 def digest_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:

@@ -3,8 +3,8 @@
 -- name: write_facts
 -- One entry a run: $1 scopes, $2 runs, $3 fences, $4 owner tokens, $5 the place of its first fact,
 -- $6 how many it has. One entry a fact, those of a run beside each other: $7 event types,
--- $8 payloads, $9 step names (null: only an event), $10 step kinds, $11 digests, $12 results.
--- $13 lease. Of each run it is said whether its facts were stored, or it was fenced out; a run on
+-- $8 payloads, $9 step names (null: only an event), $10 step kinds, $11 digests, $12 results,
+-- $13 marks. $14 lease. Of each run it is said whether its facts were stored, or it was fenced out; a run on
 -- which somebody else sits is skipped, so that it holds up no other, and is missing from the answer.
 -- The facts are taken out of their arrays by place: a join with them would be a nested loop over all
 -- of them for each.
@@ -18,7 +18,7 @@ WITH locked AS MATERIALIZED (
     FOR NO KEY UPDATE OF e SKIP LOCKED
 ), owned AS (
     UPDATE execution e
-    SET last_seq = e.last_seq + l.together, lease_until = clock() + $13::interval
+    SET last_seq = e.last_seq + l.together, lease_until = clock() + $14::interval
     FROM locked l
     WHERE e.scope_id = l.scope_id AND e.run_id = l.run_id
       AND l.owned AND l.status = 'running' AND l.lease_until > clock()
@@ -28,20 +28,37 @@ WITH locked AS MATERIALIZED (
     SELECT o.scope_id, o.run_id, o.fence, o.seq_before + place - o.first + 1 AS seq,
            ($7::text[])[place] AS type, ($8::jsonb[])[place] AS payload,
            ($9::text[])[place] AS name, ($10::text[])[place] AS kind,
-           ($11::bytea[])[place] AS digest, ($12::jsonb[])[place] AS result
+           ($11::bytea[])[place] AS digest, ($12::jsonb[])[place] AS result,
+           ($13::bigint[])[place] AS mark
     FROM owned o CROSS JOIN LATERAL generate_series(o.first, o.first + o.together - 1) AS place
 ), kept AS (
     INSERT INTO step (scope_id, run_id, name, kind, digest, result, fence, created_at)
     SELECT scope_id, run_id, name, kind, digest, result, fence, clock()
     FROM fact WHERE name IS NOT NULL
 ), told AS (
-    INSERT INTO event (scope_id, run_id, seq, type, payload, created_at)
-    SELECT scope_id, run_id, seq, type, payload, clock() FROM fact
+    INSERT INTO event (scope_id, run_id, seq, type, payload, mark, created_at)
+    SELECT scope_id, run_id, seq, type, payload, mark, clock() FROM fact
 )
 SELECT scope_id, run_id, cancel_requested, true AS stored FROM owned
 UNION ALL
 SELECT scope_id, run_id, false, false FROM locked
 WHERE (owned AND status = 'running' AND lease_until > clock()) IS NOT TRUE;
+
+-- name: lock_to_look
+-- The runs of facts that may be stored already; one on which somebody else sits is missing. $1 scopes,
+-- $2 runs, each once.
+SELECT e.scope_id, e.run_id, e.cancel_requested
+FROM unnest($1::text[], $2::uuid[]) AS i (scope_id, run_id)
+JOIN execution e USING (scope_id, run_id)
+ORDER BY e.scope_id, e.run_id
+FOR NO KEY UPDATE OF e SKIP LOCKED;
+
+-- name: stored_marks
+-- Which of these facts are stored. One entry a fact: $1 scopes, $2 runs, $3 marks.
+SELECT mark FROM unnest($1::text[], $2::uuid[], $3::bigint[]) AS i (scope_id, run_id, mark)
+WHERE EXISTS (
+    SELECT FROM event e
+    WHERE e.scope_id = i.scope_id AND e.run_id = i.run_id AND e.mark = i.mark);
 
 -- name: append_events
 -- $1 scope, $2 run, $3 the last number before these, $4 types, $5 payloads.
@@ -84,11 +101,6 @@ ORDER BY name, number;
 -- name: signal_exists
 SELECT true AS found FROM signal
 WHERE scope_id = $1 AND run_id = $2 AND name = $3 AND number = $4;
-
--- name: step_of_fence
--- Did this very attempt store that step? $1 scope, $2 run, $3 name, $4 fence.
-SELECT true AS stored FROM step
-WHERE scope_id = $1 AND run_id = $2 AND name = $3 AND fence = $4;
 
 -- name: events_after
 -- What is new of several runs. $1 scopes, $2 runs, $3 the last number known of each, $4 how many of
