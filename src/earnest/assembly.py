@@ -31,12 +31,12 @@ from earnest.engine.attempts.minding import Minder
 from earnest.engine.attempts.working import Worker
 from earnest.engine.blocking import Blocking
 from earnest.engine.inspection.readiness import Readiness, examine
+from earnest.engine.loading import load_app
 from earnest.engine.operations import operating
 from earnest.engine.process import announcing, binding, instances
 from earnest.engine.process.doorbells import Doorbells
 from earnest.engine.process.engine import Engine
 from earnest.engine.process.instances import Serves
-from earnest.engine.loading import load_app
 from earnest.engine.process.logs import get_logger
 from earnest.engine.process.settings import EngineSettings
 from earnest.store.database import LOST, Database
