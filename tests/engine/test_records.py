@@ -10,14 +10,16 @@ from typing import Any
 
 import asyncpg
 import pytest
+from structlog.testing import capture_logs
 
-from earnest import Call
+from earnest import App, Call, Context, Effect
 from earnest.domain.operation import Operation
 from earnest.engine.runs import moving
+from earnest.engine.runs.moving import HookNotHere
 from earnest.testing.clock import ManualClock
 from tests.engine.bench import Bench
 from tests.engine.conftest import MakeBench
-from tests.engine.provider import Provider, Receipt, shop
+from tests.engine.provider import Order, Provider, Receipt, shop
 
 HELD = {"by": "hold"}
 FOUND = {"id": "from the statement"}
@@ -387,3 +389,117 @@ async def test_an_effect_without_hooks_needs_none(
     run = await bench.done("buy", HELD)
     operation: Operation = await bench.operation(run.run_id)
     assert operation.state == "submitted"
+
+
+# ---- a process that does not know the effect ---------------------------------------------------
+
+
+class Quiet(Effect[Order, Receipt]):
+    """Has no hooks; no process makes it by itself."""
+
+    kind = "test.quiet"
+
+    def __init__(self, far_end: Provider) -> None:
+        self.far_end = far_end
+
+    async def prepare(self, request: Order) -> object:
+        assert self.far_end.on_prepare is not None
+        await self.far_end.on_prepare(request)
+        return None
+
+    async def submit(self, call: Call, request: Order) -> Receipt:
+        return await self.far_end.call(call, request)
+
+
+async def unreachable(order: Order) -> None:
+    raise TimeoutError
+
+
+async def reserved_only(bench: Bench, by: Any = HELD, kind: str = "buy") -> uuid.UUID:
+    """A queued run whose operation was reserved, and never begun."""
+    run_id = (await bench.done(kind, by)).run_id
+    assert (await bench.status(run_id), (await bench.operation(run_id)).state) == (
+        "queued", "reserved",
+    )  # fmt: skip
+    return run_id
+
+
+def others(make_bench: MakeBench) -> Bench:
+    """Another process, without the app."""
+    return make_bench(App("other"))
+
+
+async def test_a_verb_does_not_skip_the_released_hook_of_an_effect_that_its_process_knows_not(
+    make_bench: MakeBench, clock: ManualClock
+) -> None:
+    """P4: nothing is changed, and it is told what to do."""
+    provider = Provider()
+    provider.on_prepare = unreachable
+    bench, books = await opened(make_bench, provider)
+    run_id = await reserved_only(bench)
+    with pytest.raises(
+        HookNotHere, match=r"test\.hold is not known .* start it with the app"
+    ) as told:
+        await others(make_bench).cancel(run_id)
+    assert told.value.status == 409
+    assert (await bench.status(run_id), await books.lines()) == ("queued", [])
+    await bench.cancel(run_id)
+    assert (await bench.status(run_id), await books.lines()) == (
+        "cancelled",
+        ["released: given_up"],
+    )
+
+
+async def test_a_persons_verdict_does_not_skip_it_either(
+    make_bench: MakeBench, clock: ManualClock
+) -> None:
+    """P4."""
+    provider = Provider()
+    provider.drops(does=False)
+    bench, books = await opened(make_bench, provider)
+    operation = await bench.operation((await bench.done("buy", HELD)).run_id)
+    with pytest.raises(HookNotHere):
+        await others(make_bench).resolve(operation, "released")
+    assert (await bench.again(operation)).state == "unknown"
+    await bench.resolve(operation, "released")
+    assert await books.lines() == ["released: given_up"]
+
+
+async def test_a_reaper_leaves_what_needs_an_unknown_hook_to_a_process_that_knows_it(
+    make_bench: MakeBench, clock: ManualClock
+) -> None:
+    """P4, P23: and says so once."""
+    provider = Provider()
+    provider.on_prepare = unreachable
+    bench, books = await opened(make_bench, provider, deadline="1h")
+    run_ids = [await reserved_only(bench) for _ in range(2)]
+    other = others(make_bench)
+    await clock.advance(hours=1)
+    with capture_logs() as told:
+        for _ in range(2):
+            await other.worker._reaper.look()
+    assert [line["event"] for line in told] == ["reaper.left_to_others"]
+    assert {await bench.status(run_id) for run_id in run_ids} == {"queued"}
+    await bench.worker._reaper.look()
+    assert {await bench.status(run_id) for run_id in run_ids} == {"failed"}
+    assert await books.lines() == ["released: given_up"] * 2
+
+
+async def test_an_effect_without_a_released_hook_is_released_by_any_process(
+    make_bench: MakeBench, clock: ManualClock
+) -> None:
+    provider = Provider()
+    provider.on_prepare = unreachable
+    app = App("quiet")
+    quiet = Quiet(provider)
+    app.effect(quiet)
+
+    @app.run("pay")
+    async def pay(ctx: Context, value: None) -> Receipt:
+        return await ctx.operation("pay", quiet, Order(number=17))
+
+    bench = make_bench(app)
+    run_id = await reserved_only(bench, None, "pay")
+    await others(make_bench).cancel(run_id)
+    assert await bench.status(run_id) == "cancelled"
+    assert (await bench.operation(run_id)).state == "released"

@@ -89,7 +89,8 @@ class EffectTerms:
     that never saw the effect still knows what may be done.
 
     `window` is how long the provider honours a repeated id (`resend`), `absent_after` how long an
-    absence may still turn into a presence (`lookup`), `timeout` bounds the one call.
+    absence may still turn into a presence (`lookup`), `timeout` bounds the one call;
+    `has_released_hook`: the app has code of its own to run when it did not happen.
     """
 
     kind: str
@@ -100,6 +101,7 @@ class EffectTerms:
     absent_after: timedelta | None = None
     timeout: timedelta = timedelta(seconds=30)
     keeps_resource: bool = True
+    has_released_hook: bool = False
 
 
 class Operation(Struct, frozen=True):
@@ -116,6 +118,7 @@ class Operation(Struct, frozen=True):
     provider: str
     resource_key: str | None
     live: bool
+    has_released_hook: bool
     request: Any
     digest: bytes
     attempt: int

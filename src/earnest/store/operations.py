@@ -82,6 +82,7 @@ async def reserve(tx: Tx, new: NewOperation, note: Note) -> bool:
         new.terms.dedupes,
         new.terms.absent_after,
         new.terms.timeout,
+        new.terms.has_released_hook,
     )
     if version is None:
         return False
@@ -121,8 +122,12 @@ async def of_run(source: Tx | Database, scope_id: str, run_id: uuid.UUID) -> lis
     return [as_operation(row) for row in rows]
 
 
-async def reserve_again(tx: Tx, operation: Operation, fence: int, note: Note) -> None:
-    await _move(tx, operation, OperationState.RESERVED, note, "reserve_again", fence)
+async def reserve_again(
+    tx: Tx, operation: Operation, fence: int, note: Note, *, has_released_hook: bool = False
+) -> None:
+    await _move(
+        tx, operation, OperationState.RESERVED, note, "reserve_again", fence, has_released_hook
+    )
 
 
 async def begin(
@@ -370,6 +375,7 @@ def as_operation(row: Record) -> Operation:
         provider=row["provider"],
         resource_key=row["resource_key"],
         live=row["live"],
+        has_released_hook=row["has_released_hook"],
         request=row["request"],
         digest=row["digest"],
         attempt=row["fence"],

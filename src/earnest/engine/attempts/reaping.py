@@ -264,6 +264,17 @@ async def _tried(
 
     try:
         return await engine.database.promise(name, work, sat_on=0)
+    except moving.HookNotHere as error:
+        _leave_to_others(engine, error)
+        return False
     except (moving.HookFailed, asyncpg.PostgresError) as error:
         log.warning("reaper.skipped", move=name, id=ids.show(noun, key[1]), error=str(error))
         return False
+
+
+def _leave_to_others(engine: Engine, error: moving.HookNotHere) -> None:
+    """A process that knows the effect will find it too. Told once for each effect."""
+    effect = error.fields["effect"]
+    if effect not in engine.left_to_others:
+        engine.left_to_others.add(effect)
+        log.warning("reaper.left_to_others", effect=effect, why=error.detail)

@@ -191,7 +191,10 @@ async def reserve_again(engine: Engine, intent: Intent, released: Operation) -> 
         operation = await _locked(tx, intent)
         if operation.version == released.version:
             note = Note("reserve again", "owner", intent.fence)
-            await operations.reserve_again(tx, operation, intent.fence, note)
+            await operations.reserve_again(
+                tx, operation, intent.fence, note,
+                has_released_hook=intent.effect.has_own("released"),
+            )  # fmt: skip
             if intent.run_id is not None:
                 event = moving.operation_event("operation.reserved", operation, again=True)
                 await executions.touch(tx, intent.scope_id, intent.run_id, [event], reserved=1)

@@ -162,6 +162,7 @@ class Effect(Generic[RequestT, ReceiptT]):
             absent_after=_optional(self.absent_after),
             timeout=duration(self.timeout),
             keeps_resource=self.keeps_resource,
+            has_released_hook=self.has_own("released"),
         )
 
     @classmethod

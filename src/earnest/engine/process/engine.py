@@ -24,6 +24,8 @@ class Engine:
     settings: EngineSettings = field(default_factory=EngineSettings)
     instance: Instance = field(default_factory=Instance)
     bells: Doorbells = field(init=False)
+    # Effects of which it was told that what needs them is left to other processes.
+    left_to_others: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.bells = Doorbells(self.database)

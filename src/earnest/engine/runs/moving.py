@@ -46,6 +46,10 @@ class HookFailed(EarnestError):
     code, status = "hook_failed", 409
 
 
+class HookNotHere(HookFailed):
+    """This process does not know the app's own code that belongs to the move; another one may."""
+
+
 async def finish(
     engine: Engine,
     tx: Tx,
@@ -167,8 +171,16 @@ async def release_reserved(engine: Engine, tx: Tx, locked: Locked, run_id: uuid.
 async def run_released_hook(
     engine: Engine, tx: Tx, operation: Operation, reason: ReleaseReason
 ) -> None:
+    """The app's own rows, in this transaction or not at all (P4). Raises `HookNotHere`."""
     effect = engine.effect(operation.kind)
     if effect is None:
+        if operation.has_released_hook:
+            raise HookNotHere(
+                f"the effect {operation.kind} is not known to this process, so its hook `released` "
+                "cannot be run, and nothing was changed; start it with the app that defines the "
+                "effect (--app MODULE:ATTRIBUTE)",
+                fields={"effect": operation.kind},
+            )
         return
     async with hook_of(tx, effect, "released"):
         await effect.released(tx, as_call(operation), reason.value)

@@ -25,21 +25,22 @@ ORDER BY created_at, operation_id;
 -- name: reserve_operation
 -- $1 scope, $2 operation, $3 run, $4 principal, $5 name, $6 kind, $7 recovery, $8 provider,
 -- $9 resource key, $10 keeps resource, $11 request, $12 digest, $13 fence, $14 window, $15 dedupes,
--- $16 absent_after, $17 timeout. No row back: the id exists, or the resource key has a live intent.
+-- $16 absent_after, $17 timeout, $18 has a released hook. No row back: the id exists, or the
+-- resource key has a live intent.
 INSERT INTO operation (scope_id, operation_id, run_id, principal_id, name, kind, state, recovery,
                        provider, resource_key, keeps_resource, live, request, digest, fence,
-                       send_window, dedupes, absent_after, timeout, created_at)
+                       send_window, dedupes, absent_after, timeout, has_released_hook, created_at)
 VALUES ($1, $2, $3, $4, $5, $6, 'reserved', $7, $8, $9, $10, true, $11, $12, $13, $14, $15, $16,
-        $17, clock())
+        $17, $18, clock())
 ON CONFLICT DO NOTHING
 RETURNING version;
 
 -- name: reserve_again
 -- A released operation (not sent, or proved absent) is tried once more under the same id.
--- $1 scope, $2 operation, $3 version, $4 fence.
+-- $1 scope, $2 operation, $3 version, $4 fence, $5 has a released hook.
 UPDATE operation
-SET state = 'reserved', version = version + 1, fence = $4, release_reason = NULL,
-    released_at = NULL, live = true, send_token = NULL, absent_since = NULL, lookup_due_at = NULL,
+SET state = 'reserved', version = version + 1, fence = $4, has_released_hook = $5,
+    release_reason = NULL, released_at = NULL, live = true, send_token = NULL, absent_since = NULL, lookup_due_at = NULL,
     refusal = NULL, resolution = NULL
 WHERE scope_id = $1 AND operation_id = $2 AND version = $3 AND state = 'released'
   AND release_reason IN ('not_sent', 'absent')
