@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
+import pytest
 from structlog.testing import capture_logs
 
 import earnest
 from earnest import App, Context
+from earnest.engine.process import doorbells
 from earnest.engine.process.doorbells import WORK, Doorbells, Moved
 from earnest.store.database import Database
 from tests.engine.conftest import MakeBench
+from tests.store.wire import Wire
 
 ECHO = App("echo")
 
@@ -127,3 +131,29 @@ async def test_when_nothing_moved_nobody_is_told(make_bench: MakeBench) -> None:
     bells.moved()
     assert (told, bells._outgoing) == ([], set())
     stop()
+
+
+async def test_a_listener_notices_that_its_way_to_the_server_broke_without_a_word(
+    make_bench: MakeBench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A half-open connection: nothing comes, and nobody says that nothing will."""
+    monkeypatch.setattr(doorbells, "PING_EVERY", 0.05)
+    monkeypatch.setattr(doorbells, "PING_TIMEOUT", 0.2)
+    monkeypatch.setattr(doorbells, "RECONNECT", 0.01)
+    bench = make_bench(ECHO)
+    ours = "FROM pg_stat_activity WHERE application_name = 'earnest bells'"
+    async with Wire(bench.engine.database.url, tmp_path) as wire:
+        listening = Doorbells(Database(wire.url))
+        await listening.start()
+        try:
+            await bench.wait_until_true(f"SELECT count(*) = 1 {ours} AND query = 'SELECT 1'")
+            first = await bench.value(f"SELECT pid {ours}")
+            wire.hush()
+            await bench.wait_until_true(f"SELECT count(*) = 1 {ours} AND pid <> {first}")
+            heard = asyncio.create_task(listening.wait(WORK, timedelta(minutes=1)))
+            async with asyncio.timeout(10):
+                while not heard.done():
+                    await bench.execute("SELECT pg_notify($1, $2)", doorbells.CHANNEL, WORK)
+            await heard
+        finally:
+            await listening.stop()

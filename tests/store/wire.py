@@ -29,6 +29,7 @@ class Wire:
         self._lose: bytes | None = None
         self._listener: asyncio.Server | None = None
         self._passing: set[asyncio.Task[None]] = set()
+        self._hushed: list[asyncio.Event] = []
 
     async def __aenter__(self) -> Wire:
         await self.let_through()
@@ -54,6 +55,11 @@ class Wire:
             task.cancel()
         await asyncio.gather(*self._passing, return_exceptions=True)
 
+    def hush(self) -> None:
+        """Those that are connected hear nothing of each other any more, and nobody tells them."""
+        for hushed in self._hushed:
+            hushed.set()
+
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
@@ -67,9 +73,10 @@ class Wire:
 
     async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         from_server, to_server = await asyncio.open_unix_connection(self._server)
-        lost = asyncio.Event()
-        there = asyncio.create_task(self._there(reader, to_server, lost))
-        back = asyncio.create_task(_back(from_server, writer, lost))
+        lost, hushed = asyncio.Event(), asyncio.Event()
+        self._hushed.append(hushed)
+        there = asyncio.create_task(self._there(reader, to_server, lost, hushed))
+        back = asyncio.create_task(_back(from_server, writer, lost, hushed))
         try:
             await asyncio.wait({there, back}, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -82,9 +89,15 @@ class Wire:
                     await end.wait_closed()
 
     async def _there(
-        self, reader: asyncio.StreamReader, to_server: asyncio.StreamWriter, lost: asyncio.Event
+        self,
+        reader: asyncio.StreamReader,
+        to_server: asyncio.StreamWriter,
+        lost: asyncio.Event,
+        hushed: asyncio.Event,
     ) -> None:
         while data := await reader.read(65536):
+            if hushed.is_set():
+                continue
             if self._lose is not None and self._lose in data:
                 self._lose = None
                 self.lost += 1
@@ -94,9 +107,14 @@ class Wire:
 
 
 async def _back(
-    from_server: asyncio.StreamReader, writer: asyncio.StreamWriter, lost: asyncio.Event
+    from_server: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+    lost: asyncio.Event,
+    hushed: asyncio.Event,
 ) -> None:
     while data := await from_server.read(65536):
+        if hushed.is_set():
+            continue
         if lost.is_set():
             return  # The server has done it and said so; nobody hears it.
         writer.write(data)

@@ -26,6 +26,8 @@ CHANNEL = "earnest_bell"
 GATHER = 0.01
 RECONNECT = 1.0
 LAST_RING = 1.0
+# How often who listens asks whether the server is still there, and how long it may take to answer.
+PING_EVERY, PING_TIMEOUT = 60.0, 10.0
 
 # What a ring says: work may be claimed, a held run was asked to stop, a question is due, and runs
 # have something new to read. The last says which runs, as long as they are few enough to name.
@@ -149,7 +151,9 @@ class Doorbells:
         try:
             connection.add_termination_listener(lambda _: gone.set())
             await connection.add_listener(CHANNEL, self._heard)
-            await gone.wait()
+            while not await _is_set_within(gone, PING_EVERY):
+                # Nobody says goodbye on a way that broke: whoever only listens would wait for ever.
+                await connection.execute("SELECT 1", timeout=PING_TIMEOUT)
         finally:
             connection.terminate()
 
@@ -163,6 +167,13 @@ class Doorbells:
     def _tell_watchers(self, moved: Moved) -> None:
         for watcher in self._watchers:
             watcher(moved)
+
+
+async def _is_set_within(event: asyncio.Event, seconds: float) -> bool:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    return event.is_set()
 
 
 def _moved_as_text(run_ids: set[uuid.UUID]) -> str:
