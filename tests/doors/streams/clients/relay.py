@@ -15,6 +15,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import NoReturn
 from urllib.parse import urlsplit
 
 PAGE = "/page"
@@ -213,9 +214,12 @@ def is_event(frame: bytes) -> bool:
     return frame.startswith(b"id: ")
 
 
-def cut_after(count: int, inside: bytes = b"", named: bytes = b"") -> Fault:
-    """The connection breaks after so many events (or frames of that name); then still come the
-    bytes of the next one up to `inside` and the first byte of that."""
+def cut_after(
+    count: int, inside: bytes = b"", *, named: bytes = b"", when: asyncio.Event | None = None
+) -> Fault:
+    """The connection breaks after so many events (or frames of that name); before it does, still
+    come the bytes of the next one up to `inside` and the first byte of that. It breaks at once, or
+    `when` that is set: a browser may drop what came just before."""
 
     def counted(frame: bytes) -> bool:
         return frame.startswith(b"event: " + named) if named else is_event(frame)
@@ -225,13 +229,19 @@ def cut_after(count: int, inside: bytes = b"", named: bytes = b"") -> Fault:
         async for frame in frames:
             if seen == count and inside and counted(frame):
                 yield frame[: frame.index(inside) + 1]
-                raise Cut
+                await _cut(when)
             yield frame
             seen += counted(frame)
             if seen == count and not inside:
-                raise Cut
+                await _cut(when)
 
     return fault
+
+
+async def _cut(when: asyncio.Event | None) -> NoReturn:
+    if when is not None:
+        await when.wait()
+    raise Cut
 
 
 def twice(number: int) -> Fault:

@@ -132,7 +132,10 @@ async def _goes_on_after(play: Play, count: int, inside: bytes) -> None:
     play.require_coming_again()
     run = await play.run()
     await run.append(4, text=WORDS)
-    seen, relay = await play.follow(run, cut_after(count, inside))
+    cut = asyncio.Event()
+    seen, relay = await play.follow(run, cut_after(count, inside, when=cut))
+    await seen.has(count)
+    cut.set()
     again = await relay.until_asked(2)
     assert again.last_event_id == seen.items[count - 1].id
     await run.append(1)
@@ -157,7 +160,10 @@ async def _(play: Play) -> None:
 async def _(play: Play) -> None:
     play.require_coming_again()
     run = await play.run()
-    _seen, relay = await play.follow(run, cut_after(2))
+    cut = asyncio.Event()
+    seen, relay = await play.follow(run, cut_after(2, when=cut))
+    await seen.has(2)
+    cut.set()
     again = await relay.until_asked(2)
     _check_pause(relay, again.at)
 
@@ -188,7 +194,7 @@ async def _(play: Play) -> None:
 async def _(play: Play) -> None:
     play.require_coming_again()
     run = await play.run()
-    faults = (cut_after(2, b"data: ", b"delta"), cut_after(1, b"", b"delta"))
+    faults = (cut_after(2, b"data: ", named=b"delta"), cut_after(1, named=b"delta"))
     seen, _relay = await play.follow(run, *faults, part="text-events")
     words = ["Grüße, ", "世界 ", "🙂", " and ", "more"]
     for word in words:
@@ -240,7 +246,11 @@ async def _(play: Play) -> None:
     play.require_coming_again()
     run = await play.run(12)
     await run.forget_before(10)
-    seen, relay = await play.follow(run, cut_after(1, named=b"resync_required"), after=1)
+    cut = asyncio.Event()
+    fault = cut_after(1, named=b"resync_required", when=cut)
+    seen, relay = await play.follow(run, fault, after=1)
+    await seen.has(1, "resync_required")
+    cut.set()
     again = await relay.until_asked(2)
     assert again.last_event_id == f"{await play.stage.epoch()}-12"
     await run.append(2)
@@ -271,6 +281,7 @@ async def _(play: Play) -> None:
     async with play.house.serve(StreamSettings()) as other:
         play.stage.serving.stop()
         relay.upstream = other.serving.url
+        await seen.has(1, "stream_end")
         await run.append(2)
         await seen.has(5)
     assert seen.numbers == [1, 2, 3, 4, 5], seen.told()
