@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -297,6 +298,19 @@ async def test_a_pooler_that_gives_each_transaction_another_session_is_told(
     ):
         assert (await server_checks.pooling(patient)).level == sessions
         assert (await server_checks.notifying(patient)).level == word
+
+
+async def test_a_doctor_who_gets_no_second_connection_gives_the_first_one_back(
+    make_bench: MakeBench,
+) -> None:
+    bench, role = make_bench(App("empty")), f"single_{uuid.uuid4().hex[:12]}"
+    await bench.execute(f"CREATE ROLE {role} LOGIN CONNECTION LIMIT 1")
+    url = re.sub("//[^@/]*@", f"//{role}@", bench.engine.database.url)
+    with pytest.raises(asyncpg.TooManyConnectionsError):
+        await server_checks.pooling(Patient(Engine(Database(url))))
+    await bench.wait_until_true(
+        f"SELECT count(*) = 0 FROM pg_stat_activity WHERE usename = '{role}'"
+    )
 
 
 @asynccontextmanager

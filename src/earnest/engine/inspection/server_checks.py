@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import time
+from contextlib import AsyncExitStack
 from datetime import timedelta
 
 import asyncpg
@@ -71,18 +72,16 @@ async def clocks(patient: Patient) -> Finding:
 
 async def pooling(patient: Patient) -> Finding:
     """Whether a session is ours alone: locks of a session and LISTEN stand on that."""
-    one, other = [await patient.engine.database.connect() for _ in range(2)]
-    try:
-        if await one.fetchval("SELECT current_setting('enable_seqscan')") != "off":
-            detail = "the settings of a connection do not arrive: a pooler leaves them out"
-            advice = "connect to the server itself, or give the role these settings there"
-            return bad(detail, advice)
-        kept = await _keeps_sessions(one, other)
-    except _OTHER_SESSION:
-        kept = False
-    finally:
-        one.terminate()
-        other.terminate()
+    async with AsyncExitStack() as ended:
+        one, other = [await _connected(patient, ended) for _ in range(2)]
+        try:
+            if await one.fetchval("SELECT current_setting('enable_seqscan')") != "off":
+                detail = "the settings of a connection do not arrive: a pooler leaves them out"
+                advice = "connect to the server itself, or give the role these settings there"
+                return bad(detail, advice)
+            kept = await _keeps_sessions(one, other)
+        except _OTHER_SESSION:
+            kept = False
     if not kept:
         advice = "connect to the server itself, or let the pooler keep sessions (pool_mode=session)"
         return bad("a pooler gives each transaction another session", advice)
@@ -94,6 +93,12 @@ _OTHER_SESSION = (
     asyncpg.InvalidSQLStatementNameError,
     asyncpg.DuplicatePreparedStatementError,
 )
+
+
+async def _connected(patient: Patient, ended: AsyncExitStack) -> Tx:
+    connection = await patient.engine.database.connect()
+    ended.callback(connection.terminate)
+    return connection
 
 
 async def _keeps_sessions(one: Tx, other: Tx) -> bool:
