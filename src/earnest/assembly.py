@@ -284,6 +284,7 @@ async def _assembled(
     app: App, home: Path | None, database_url: str | None, *, worker: bool
 ) -> AsyncIterator[Assembly]:
     """With what goes on beside the program: a worker, or somebody who minds what ran out."""
+    binding.require_allowed()
     _require_app(app)
     url = database_url or os.environ.get("EARNEST_DATABASE_URL") or None
     async with Assembly(Config(home or default_home(), url, [app])) as assembly:

@@ -17,6 +17,7 @@ from earnest.domain.errors import SettingInvalid
 from earnest.domain.run import RunStatus
 from earnest.engine.inspection import checking
 from earnest.engine.inspection.checking import Asked, Checked
+from earnest.engine.inspection.replaying import HistoryEnds
 from earnest.engine.process import binding
 from earnest.engine.process.engine import Engine
 from earnest.testing.clock import ManualClock
@@ -126,6 +127,27 @@ async def other_wait(ctx: Context) -> str:
     return await ctx.step("ship", say, "sent")
 
 
+async def other_signal(ctx: Context) -> str:
+    await ctx.step("price", say, "20")
+    await ctx.step("stock", say, "7")
+    await ctx.wait_signal("stop")
+    return "done"
+
+
+async def other_signal_in_time(ctx: Context) -> str:
+    await ctx.step("price", say, "20")
+    await ctx.step("stock", say, "7")
+    await ctx.wait_signal("stop", timeout="1h")
+    return "done"
+
+
+async def same_signal_in_time(ctx: Context) -> str:
+    await ctx.step("price", say, "20")
+    await ctx.step("stock", say, "7")
+    await ctx.wait_signal("go", timeout="1h")
+    return "done"
+
+
 async def result_that_cannot_be_stored(ctx: Context) -> Any:
     await ctx.step("price", say, "20")
     await ctx.step("stock", say, "7")
@@ -148,6 +170,9 @@ async def catches_it(ctx: Context) -> str:
         (unchanged_with_more_behind, "fits", "", "succeeded"),
         (catches_it, "fits", "", "succeeded"),
         (other_wait, "fits", "", "waiting"),
+        (other_signal, "unclear", "waits_elsewhere", "waiting"),
+        (other_signal_in_time, "unclear", "waits_elsewhere", "waiting"),
+        (same_signal_in_time, "fits", "", "succeeded"),
         (gives_up, "fits", "", "failed"),
         (other_argument, "breaks", "code_changed", "failed"),
         (other_type, "breaks", "code_changed", "failed"),
@@ -655,6 +680,77 @@ async def test_what_a_handler_asks_of_the_engine_beside_its_context_is_not_done(
     ] * 2
     assert await bench.value("SELECT count(*) FROM run") == 2
     assert provider.done == []
+
+
+Asks = Callable[[PlainContext], Any]
+
+
+def by_ways(app: App, database_url: str) -> dict[str, Asks]:
+    """How a plain handler can reach Earnest without its context; each would really do it."""
+    blocking = earnest.blocking(app, database_url=database_url)
+
+    def submit() -> str:
+        return blocking.submit(app.kinds["work"], "again")
+
+    def operation() -> None:
+        with blocking.operation("order-17", Hold, Order(number=17)):
+            pass
+
+    def in_a_thread(work: Callable[[], object]) -> None:
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+
+    async def opened() -> None:
+        async with earnest.open(app, database_url=database_url):
+            await app.submit(app.kinds["work"], "again")
+
+    return {
+        "submit": lambda _: submit(),
+        "operation": lambda _: operation(),
+        "thread": lambda _: in_a_thread(operation),
+        "to_thread": lambda _: asyncio.run(asyncio.to_thread(submit)),
+        "open": lambda _: in_a_thread(lambda: asyncio.run(opened())),
+    }
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize("way", ["submit", "operation", "thread", "to_thread", "open"])
+async def test_a_process_that_only_checks_does_nothing_in_any_of_its_threads(
+    make_bench: MakeBench, database_url: str, way: str
+) -> None:
+    provider = Provider()
+    app = shop(provider)
+
+    @app.run("work")
+    def reaches_around(ctx: PlainContext, _: Any) -> None:
+        tried.append(way)
+        ways[way](ctx)
+
+    async def waits(ctx: Context) -> None:
+        await ctx.wait_signal("go")
+
+    tried: list[str] = []
+    ways = by_ways(app, database_url)
+    bench = make_bench(work(waits))
+    await bench.done("work")
+    with checking.alone():
+        found = await check_one(make_bench(app).engine)
+    assert tried == [way]
+    assert found.verdict == "fits", found.detail
+    assert await bench.value("SELECT count(*) FROM run") == 1
+    assert await bench.value("SELECT count(*) FROM operation") == 0
+    assert provider.done == []
+
+
+async def test_what_was_opened_before_is_not_used_while_a_process_only_checks(
+    database_url: str,
+) -> None:
+    app = work(sleep_first)
+    async with earnest.open(app, database_url=database_url):
+        with checking.alone(), pytest.raises(HistoryEnds):
+            await app.submit(app.kinds["work"], "again")
+        assert await app.submit(app.kinds["work"], "again")
 
 
 # ---- which runs ----------------------------------------------------------------------------------

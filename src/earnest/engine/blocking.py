@@ -137,6 +137,7 @@ class Blocking:
         self.close()
 
     def _open_here(self) -> _Opened:
+        binding.require_allowed()
         with self._lock:
             if self._opened is None:
                 self._opened = _open(self._opening)

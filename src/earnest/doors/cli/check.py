@@ -79,7 +79,7 @@ async def _check(engine: Engine, asked: Asked) -> list[Checked]:
 
     runs = await checking.list_runs(engine, asked)
     found: list[Checked] = []
-    with screen.progress("checking runs", len(runs)) as advance:
+    with checking.alone(), screen.progress("checking runs", len(runs)) as advance:
         async for one in checking.check(engine, runs, asked):
             advance()
             if one is not None:

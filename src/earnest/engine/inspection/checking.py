@@ -7,7 +7,8 @@ and judged:
 * *breaks*: it would be refused (`code_changed`), or its handler fails where it did not before;
 * *unclear*: it could not be followed to the end of its record. It ran too long, or it asks for
   something new while something recorded has not been asked for. That is harmless where a step was
-  put in between; where an operation was renamed, it would be sent a second time.
+  put in between; where an operation was renamed, it would be sent a second time. Or it waits, and
+  not for the signal that the run waits for: whoever sends that would send it in vain.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -34,7 +36,8 @@ from earnest.domain.run import FINAL, RunStatus
 from earnest.engine.attempts.attempting import success, told_error
 from earnest.engine.attempts.remembering import Memory
 from earnest.engine.inspection.rehearsing import Stage
-from earnest.engine.inspection.replaying import History, Replayed
+from earnest.engine.inspection.replaying import History, HistoryEnds, Replayed
+from earnest.engine.process import binding
 from earnest.engine.process.engine import Engine
 from earnest.engine.process.kinds import RunKind
 from earnest.engine.process.unchecked import no_longer_fits
@@ -99,6 +102,12 @@ class _Finding:
     detail: str
 
 
+def alone() -> AbstractContextManager[None]:
+    """For a process that does nothing else: meanwhile a handler cannot act through Earnest in any
+    thread of it, nor open Earnest anew. What tries it ends as a replay does."""
+    return binding.refusing(HistoryEnds)
+
+
 async def list_runs(engine: Engine, asked: Asked) -> list[InFlight]:
     """The runs in flight that are to be checked; those with most behind them first."""
     kinds = asked.kinds
@@ -141,6 +150,11 @@ async def read_history(engine: Engine, run: InFlight) -> History | None:
             memory=await Memory.read_in(tx, run.scope_id, run.run_id),
             children={child.run_id: child for child in children},
             error=row["error"],
+            signals=frozenset(
+                (wait.get("name", ""), wait.get("number", 0))
+                for wait in row["waiting_on"] or ()
+                if wait["kind"] == "signal"
+            ),
         )
 
     return await histories.in_snapshot(engine.database, work)
@@ -181,13 +195,19 @@ def _judge(stage: Stage, kind: RunKind[Any, Any], past: History, replayed: Repla
 
 def _judge_end(replayed: Replayed) -> _Finding:
     at = ", ".join(dict.fromkeys(end.what for end in replayed.ends))
-    if not replayed.left or any(end.unsettled for end in replayed.ends):
+    if any(end.unsettled for end in replayed.ends):
         return _Finding(Verdict.FITS, "", f"its record ends at {at}")
-    detail = (
-        f"it asks for {at}, which is not recorded, and has not asked for {_named(replayed.left)}; "
-        "what was renamed would be done again"
-    )
-    return _Finding(Verdict.UNCLEAR, "left_behind", detail)
+    if replayed.left:
+        detail = (
+            f"it asks for {at}, which is not recorded, and has not asked for "
+            f"{_named(replayed.left)}; what was renamed would be done again"
+        )
+        return _Finding(Verdict.UNCLEAR, "left_behind", detail)
+    if replayed.unheard and all(end.waits for end in replayed.ends):
+        unheard = _named(replayed.unheard)
+        detail = f"it waits for {unheard}, and would then stand at {at}: {unheard} may be in vain"
+        return _Finding(Verdict.UNCLEAR, "waits_elsewhere", detail)
+    return _Finding(Verdict.FITS, "", f"its record ends at {at}")
 
 
 def _judge_error(error: BaseException, past: History, left: Sequence[str]) -> _Finding:

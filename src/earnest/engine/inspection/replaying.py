@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
 
+from earnest.domain.duration import Duration
 from earnest.domain.operation import SENDABLE_AGAIN, OperationState, ReleaseReason
 from earnest.domain.run import Step, Wait
 from earnest.engine.attempts import parenting
@@ -33,41 +34,48 @@ from earnest.store.executions import Claimed
 from earnest.store.histories import ChildRow
 
 _STILL = 0.05
+_SIGNAL = "#signal:"  # Times kept for signals are named so.
 _UNWIND = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class History:
     """What a run has behind it. `claimed` is the run as its next attempt will get it; `attempted`:
-    there was an earlier one; `error` is that of the last attempt."""
+    there was an earlier one; `error` is that of the last attempt; `signals` are names and numbers
+    of those that it waits for."""
 
     claimed: Claimed
     attempted: bool
     memory: Memory
     children: Mapping[uuid.UUID, ChildRow]
     error: dict[str, Any] | None
+    signals: frozenset[tuple[str, int]] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class End:
     """Where a branch came to its end. `unsettled`: the thing itself is recorded, its outcome is
-    not; whatever is recorded beyond it was done by an attempt that saw it fail."""
+    not; whatever is recorded beyond it was done by an attempt that saw it fail. `waits`: there it
+    would wait, rather than do something."""
 
     what: str
     unsettled: bool = False
+    waits: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
     """How a replay ended: at `ends`, by an `error` of the handler, or (neither) with its `output`.
     `left` names what is recorded and was not asked for; `sent` those of it that did something
-    beyond the run: operations and children."""
+    beyond the run: operations and children. `unheard` are signals that it waits for and was not
+    found to wait for."""
 
     ends: tuple[End, ...] = ()
     error: BaseException | None = None
     output: Any = None
     left: tuple[str, ...] = ()
     sent: tuple[str, ...] = ()
+    unheard: tuple[str, ...] = ()
 
 
 class HistoryEnds(Parked):
@@ -110,7 +118,7 @@ async def replay(engine: Engine, kind: RunKind[Any, Any], value: Any, past: Hist
         await context.until_still(handler, others)
         if handler.done():
             return context.told(handler)
-        return Replayed(ends=tuple(context.ends), left=context.left())
+        return Replayed(ends=tuple(context.ends), left=context.left(), unheard=context.unheard())
     finally:
         context.leave()
         await _end_tasks(asyncio.all_tasks() - others)
@@ -136,6 +144,7 @@ class _Asks:
 
     count: int = 0
     names: set[object] = field(default_factory=set)
+    signals: set[tuple[str, int]] = field(default_factory=set)
     ends: list[End] = field(default_factory=list)
     waiting: dict[asyncio.Future[None], asyncio.Task[Any] | None] = field(default_factory=dict)
     first_end: asyncio.Future[None] = field(
@@ -165,7 +174,8 @@ class Replay(Context):
         error = asyncio.CancelledError() if handler.cancelled() else handler.exception()
         error = speaking_error(error)
         if isinstance(error, Parked):
-            return Replayed(ends=tuple(self.ends) or (End("the database"),), left=self.left())
+            ends = tuple(self.ends) or (End("the database"),)
+            return Replayed(ends=ends, left=self.left(), unheard=self.unheard())
         output = None if error is not None else handler.result()
         return Replayed(error=error, output=output, left=self.left(), sent=self.sent())
 
@@ -191,6 +201,11 @@ class Replay(Context):
             *self.sent(),
             *(_shown(name) for name in self._past.memory.steps if name not in asked),
         )
+
+    def unheard(self) -> tuple[str, ...]:
+        """Signals that the run waits for, and that were not asked for."""
+        missed = self._past.signals - self._asks.signals
+        return tuple(f"signal {name!r}" for name, _ in sorted(missed))
 
     async def until_still(self, handler: asyncio.Task[Any], others: set[asyncio.Task[Any]]) -> None:
         """Returns when the handler is over, or when all that it has left to do is to wait for what
@@ -224,7 +239,13 @@ class Replay(Context):
     async def _remembered(self, name: str, digest: bytes) -> Step | None:
         self._asks.names.add(name)
         known = await super()._remembered(name, digest)
-        return await self._end(_shown(name)) if known is None else known
+        if known is None:
+            await self._end(_shown(name), waits=name.startswith(_SIGNAL))
+        return known
+
+    async def wait_signal(self, name: str, *, timeout: Duration | None = None) -> Any:
+        self._asks.signals.add((name, self._signals_taken.get(name, 0) + 1))
+        return await super().wait_signal(name, timeout=timeout)
 
     async def _known_operation(self, intent: intending.Intent) -> Any:
         self._asks.names.add(intent.operation_id)
@@ -262,7 +283,7 @@ class Replay(Context):
 
     async def _park(self, wait: Wait) -> NoReturn:
         named = f" {wait.name!r}" if wait.name else ""
-        await self._end(f"a wait for {wait.kind}{named}")
+        await self._end(f"a wait for {wait.kind}{named}", waits=True)
 
     async def _write(self, *fact: Any) -> None:
         """Told by the attempt that will do the work."""
@@ -270,12 +291,12 @@ class Replay(Context):
     async def _write_text(self, piece: str) -> None:
         """As above."""
 
-    async def _end(self, what: str, *, unsettled: bool = False) -> NoReturn:
+    async def _end(self, what: str, *, unsettled: bool = False, waits: bool = False) -> NoReturn:
         """This branch waits for what is not recorded; it is left by `HistoryEnds`."""
         asks = self._asks
         if asks.over:
             raise HistoryEnds
-        asks.ends.append(End(what, unsettled))
+        asks.ends.append(End(what, unsettled, waits))
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         asks.waiting[future] = asyncio.current_task()
         if not asks.first_end.done():

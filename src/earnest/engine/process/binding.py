@@ -7,7 +7,7 @@ it alone. Doors never use this: they name engine, scope and principal in every c
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -37,6 +37,26 @@ _bound: list[Binding] = []
 _here: ContextVar[Binding | None] = ContextVar("earnest_binding", default=None)
 
 
+_refusals: list[Callable[[], BaseException]] = []
+
+
+@contextmanager
+def refusing(refusal: Callable[[], BaseException]) -> Iterator[None]:
+    """Meanwhile no thread of this process acts through a binding of its program, or opens one:
+    `refusal` makes what is raised instead. A process that only checks is such a one."""
+    _refusals.append(refusal)
+    try:
+        yield
+    finally:
+        _refusals.remove(refusal)
+
+
+def require_allowed() -> None:
+    """Raises what `refusing` was given, if it was."""
+    if _refusals:
+        raise _refusals[-1]()
+
+
 def bind(binding: Binding) -> None:
     _bound.append(binding)
 
@@ -61,6 +81,7 @@ def current() -> Binding:
     `SettingInvalid` when there is none."""
     if (here := _here.get()) is not None:
         return here
+    require_allowed()
     if not _bound:
         raise SettingInvalid(
             "Earnest is not open in this process: wrap it in `async with earnest.open(app):`; code "
