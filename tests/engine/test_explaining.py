@@ -13,7 +13,7 @@ import pytest
 
 from earnest import App, Blocked, Context
 from earnest.domain import ids
-from earnest.domain.errors import NotFound
+from earnest.domain.errors import NotFound, UnderReview
 from earnest.domain.explanation import Explanation, MoverBy, Reason
 from earnest.engine.inspection import explaining
 from earnest.engine.process.instances import Instance, Serves
@@ -23,7 +23,7 @@ from earnest.testing.clock import ManualClock
 from tests.engine.bench import MEMBER, SCOPE, Bench
 from tests.engine.conftest import MakeBench
 from tests.engine.handlers import work
-from tests.engine.provider import Provider, shop
+from tests.engine.provider import Hold, Order, Provider, shop
 
 
 async def nothing(ctx: Context) -> None:
@@ -341,6 +341,72 @@ async def test_a_run_that_ended_badly_says_how_it_may_be_tried_again(make_bench:
     assert await codes(bench, (await bench.retry(run.run_id)).run_id) == ["no_worker"]
     good = await make_bench(work(nothing)).done("work")
     assert (await reason(bench, good.run_id, "ended")).moved_by == ()
+
+
+def shown_operations(one: Reason) -> list[str]:
+    return [ref.id for ref in one.refs if ref.type == "operation"]
+
+
+async def test_an_ended_run_that_submitted_something_is_not_told_to_retry(
+    make_bench: MakeBench,
+) -> None:
+    """A new revision would pay a second time."""
+    app = shop(Provider())
+
+    @app.run("buy and fail", max_attempts=1)
+    async def buys(ctx: Context, _: None) -> None:
+        await ctx.operation("pay", Hold, Order(number=17))
+        raise Blocked("out of stock")
+
+    @app.run("order", max_attempts=1)
+    async def orders(ctx: Context, _: None) -> None:
+        await ctx.wait(await ctx.submit(buys, None, key="one"))
+
+    bench = make_bench(app)
+    run = await bench.done("buy and fail")
+    operation = await bench.operation(run.run_id)
+    one = await reason(bench, run.run_id, "blocked")
+    assert one.detail.endswith(
+        "operation 'pay' (test.hold) was submitted: a retry is a new revision, which sends again "
+        "what it asks for"
+    )
+    assert shown_operations(one) == [ids.show("op", operation.operation_id)]
+    assert one.moved_by == ()
+    parent = await bench.done("order")  # fails with its child
+    one = await reason(bench, parent.run_id, "ended")
+    assert one.moved_by == ()
+    assert len(shown_operations(one)) == 1
+
+
+async def test_a_cancelled_run_with_a_doubt_is_told_to_settle_it_and_not_to_retry(
+    make_bench: MakeBench,
+) -> None:
+    provider = Provider()
+    provider.drops(does=True)
+    bench = make_bench(shop(provider))
+    run = await bench.done("buy", {"by": "hold"})
+    await bench.cancel(run.run_id)
+    assert await bench.status(run.run_id) == "cancelled"
+    with pytest.raises(UnderReview):
+        await bench.retry(run.run_id)
+    operation = await bench.operation(run.run_id)
+    shown = ids.show("op", operation.operation_id)
+    one = await reason(bench, run.run_id, "ended")
+    assert [mover.command for mover in one.moved_by] == [f"earnest operations resolve {shown}"]
+    await bench.resolve(operation, "released")
+    one = await reason(bench, run.run_id, "ended")
+    assert one.moved_by[0].command == f"earnest runs retry {ids.show('run', run.run_id)}"
+
+
+async def test_an_old_revision_refers_to_the_newest_one(make_bench: MakeBench) -> None:
+    bench = make_bench(work(nothing))
+    old = await bench.submit("work")
+    await bench.cancel(old)
+    new = (await bench.retry(old)).run_id
+    one = await reason(bench, old, "ended")
+    assert [(ref.type, ref.id) for ref in one.refs] == [("run", ids.show("run", new))]
+    assert "look at revision 2 of its lineage" in one.detail
+    assert one.moved_by == ()
 
 
 async def test_whoever_may_not_see_a_run_is_told_that_there_is_none(make_bench: MakeBench) -> None:

@@ -26,6 +26,15 @@ class WorkerRow:
     lives: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """An operation that was done outside."""
+
+    operation_id: uuid.UUID
+    name: str
+    kind: str
+
+
 async def find(tx: Tx, sight: Sight) -> Record | None:
     """The run, if it may be seen; with the database's clock as `now`."""
     return await tx.fetchrow(sql("explained_run"), sight.scope_id, sight.run_id, sight.asked_by)
@@ -57,6 +66,13 @@ async def standings(
     """Kind and status of several runs."""
     rows = await tx.fetch(sql("standings_of"), scope_id, list(run_ids))
     return [(row["run_id"], row["kind"], RunStatus(row["status"])) for row in rows]
+
+
+async def submitted(tx: Tx, scope_id: str, lineage_id: uuid.UUID, most: int) -> list[Submitted]:
+    """What was done outside for any revision of the lineage, or for runs that it asked for: the
+    oldest first, at most so many."""
+    rows = await tx.fetch(sql("submitted_of_lineage"), scope_id, lineage_id, most)
+    return [Submitted(row["operation_id"], row["name"], row["kind"]) for row in rows]
 
 
 async def workers(tx: Tx) -> list[WorkerRow]:

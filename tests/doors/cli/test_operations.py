@@ -47,6 +47,23 @@ def test_a_doubt_is_settled_on_the_desk_and_its_run_goes_on(
     assert len([one for one in simulator.truth("bank") if one["operation_id"] == shown["id"]]) == 1
 
 
+def test_a_retry_that_would_send_again_what_was_submitted_has_to_be_told_to(
+    here: Program, simulator: Simulator
+) -> None:
+    run_id = refund_in_doubt(here, simulator, "twice-1", "opaque")
+    [doubtful] = here.good("operations", "list", "--state", "unknown", "--json").json["items"]
+    here.good("runs", "cancel", run_id)
+    verdict = ("--outcome", "submitted", "--receipt", '{"id": "r-1"}', "--evidence", "statement 7")
+    here.good("operations", "resolve", doubtful["id"], *verdict)
+    line = here.refused(1, "runs", "retry", run_id)
+    assert f"({doubtful['id']})" in line
+    assert "add --yes" in line
+    explained = here.good("runs", "explain", run_id).out
+    assert doubtful["id"] in explained
+    assert "runs retry" not in explained
+    assert here.good("runs", "retry", run_id, "--yes", "--json").json["revision"] == 2
+
+
 def test_a_bank_that_can_be_asked_is_asked(here: Program, simulator: Simulator) -> None:
     simulator.put_fault("bank", "accept_then_drop", match="desk-2")
     here.good("runs", "submit", "demo.refund", REFUND % ("desk-2", "queryable"))

@@ -11,9 +11,9 @@ from earnest.domain import ids
 from earnest.domain.errors import NotFound
 from earnest.domain.explanation import Explanation
 from earnest.domain.run import FINAL, RunStatus
-from earnest.engine.inspection.reasons import COUNTED, Scene, reasons_of
+from earnest.engine.inspection.reasons import COUNTED, LISTED, Scene, reasons_of
 from earnest.engine.process.engine import Engine
-from earnest.store import histories, operations, standings
+from earnest.store import histories, operations, runs, standings
 from earnest.store.database import Record, Tx
 from earnest.store.visible import Sight
 
@@ -58,12 +58,15 @@ async def _look(tx: Tx, row: Record, status: RunStatus) -> Scene:
         ids.read("run", text) for one in row["waiting_on"] or () for text in one.get("run_ids", ())
     ]
     queued = status is RunStatus.QUEUED and row["ready"]
+    lineage = row["scope_id"], row["lineage_id"]
     return Scene(
         row=row,
         workers=await standings.workers(tx),
         operations=await operations.of_run(tx, row["scope_id"], row["run_id"]),
         children=await standings.standings(tx, row["scope_id"], waited) if waited else (),
         backlog=await standings.backlog(tx, row, COUNTED) if queued else (0, 0),
+        submitted=await standings.submitted(tx, *lineage, LISTED) if status in FINAL else (),
+        newest=await runs.newest_revision(tx, *lineage),
     )
 
 

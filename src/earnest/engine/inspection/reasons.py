@@ -19,22 +19,26 @@ from earnest.domain.explanation import Mover, MoverBy, Reason, ReasonCode, Refer
 from earnest.domain.operation import Operation, OperationState, Recovery
 from earnest.domain.run import FINAL, RunStatus
 from earnest.store.database import Record
-from earnest.store.standings import WorkerRow
+from earnest.store.standings import Submitted, WorkerRow
 
 COUNTED = 10_000
 """How far a backlog is counted."""
-_LISTED = 20
+LISTED = 20
+"""How many of one sort are named."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """What the answer is made of. `children` are those that the run waits for."""
+    """What the answer is made of. `children` are those that the run waits for, `submitted` what was
+    done outside for its lineage once it has ended, `newest` the lineage's newest revision."""
 
     row: Record
     workers: Sequence[WorkerRow]
     operations: Sequence[Operation]
     children: Sequence[tuple[uuid.UUID, str, RunStatus]]
     backlog: tuple[int, int]
+    submitted: Sequence[Submitted]
+    newest: tuple[uuid.UUID, int]
 
     @property
     def now(self) -> datetime:
@@ -242,7 +246,7 @@ def _signal(scene: Scene, wait: dict[str, Any]) -> Reason:
 
 def _children(scene: Scene) -> Iterator[Reason]:
     active = [one for one in scene.children if one[2] not in FINAL]
-    for run_id, kind, status in active[:_LISTED]:
+    for run_id, kind, status in active[:LISTED]:
         shown = ids.show("run", run_id)
         look = f"GET /v1/runs/{shown}/explain", f"earnest runs explain {shown}"
         yield Reason(
@@ -250,8 +254,8 @@ def _children(scene: Scene) -> Iterator[Reason]:
             refs=(Reference("run", shown, status.value),),
             moved_by=(Mover(MoverBy.WORKER, *look),),
         )  # fmt: skip
-    if len(active) > _LISTED:
-        detail = f"and for {len(active) - _LISTED} more children"
+    if len(active) > LISTED:
+        detail = f"and for {len(active) - LISTED} more children"
         yield Reason(ReasonCode.WAITS_FOR_CHILD, detail)
 
 
@@ -326,18 +330,55 @@ def _ended(scene: Scene, status: RunStatus) -> Reason:
     row = scene.row
     error = row["error"] or {}
     why = f" ({error['code']}: {error.get('detail', '')})" if "code" in error else ""
-    in_doubt = any(one.in_doubt for one in scene.operations)
-    retry = f"POST /v1/runs/{scene.run}/retry", f"earnest runs retry {scene.run}"
-    again = () if status is RunStatus.SUCCEEDED else (Mover(MoverBy.CALLER, *retry),)
-    blocked = status is RunStatus.BLOCKED
-    beside = "; an operation of it is still in doubt" if in_doubt else ""
+    beside, refs, movers = _afterwards(scene, status)
     return Reason(
-        ReasonCode.BLOCKED if blocked else ReasonCode.ENDED,
+        ReasonCode.BLOCKED if status is RunStatus.BLOCKED else ReasonCode.ENDED,
         f"{_ENDED[status]}{why}, and moves no more{beside}",
         since=row["finished_at"],
-        refs=tuple(_operation(one) for one in scene.operations if one.in_doubt),
-        moved_by=again,
+        refs=refs,
+        moved_by=movers,
     )
+
+
+_After = tuple[str, tuple[Reference, ...], tuple[Mover, ...]]
+
+
+def _afterwards(scene: Scene, status: RunStatus) -> _After:
+    """What is to be said of what could come after the end, to whom it refers, who does it. A retry
+    is named only where it is neither refused nor does anything a second time."""
+    newest, revision = scene.newest
+    if newest != scene.row["run_id"]:
+        shown = ids.show("run", newest)
+        detail = f"; look at revision {revision} of its lineage, which came after it"
+        return detail, (Reference("run", shown),), ()
+    doubts = [one for one in scene.operations if one.in_doubt]
+    if doubts:
+        detail = "; an operation of it is still in doubt, which has to be settled first"
+        return detail, tuple(map(_operation, doubts)), tuple(_ways_out(doubts))
+    if status is RunStatus.SUCCEEDED:
+        return "", (), ()
+    if scene.submitted:
+        refs = (Reference("operation", ids.show("op", one.operation_id), "submitted")
+                for one in scene.submitted)  # fmt: skip
+        detail = f"; {in_one_line(scene.submitted)} submitted: a retry is a new revision, which "
+        return f"{detail}sends again what it asks for", tuple(refs), ()
+    retry = f"POST /v1/runs/{scene.run}/retry", f"earnest runs retry {scene.run}"
+    return "", (), (Mover(MoverBy.CALLER, *retry),)
+
+
+def _ways_out(doubts: Sequence[Operation]) -> Iterator[Mover]:
+    for one in doubts:
+        if one.state is OperationState.UNKNOWN:
+            yield from _settlers(one)
+        else:
+            yield Mover(MoverBy.PROVIDER)
+
+
+def in_one_line(submitted: Sequence[Submitted]) -> str:
+    """Which operations they are, with their verb."""
+    named = ", ".join(f"{one.name!r} ({one.kind})" for one in submitted)
+    more = " and perhaps more" if len(submitted) >= LISTED else ""
+    return f"operation {named} was" if len(submitted) == 1 else f"operations {named}{more} were"
 
 
 # ---- shared parts --------------------------------------------------------------------------------
@@ -357,5 +398,5 @@ def _operation(one: Operation) -> Reference:
 
 def _instances(workers: Sequence[WorkerRow]) -> tuple[Reference, ...]:
     return tuple(
-        Reference("instance", ids.show("inst", one.instance_id)) for one in workers[:_LISTED]
+        Reference("instance", ids.show("inst", one.instance_id)) for one in workers[:LISTED]
     )

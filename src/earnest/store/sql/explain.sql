@@ -5,7 +5,7 @@
 SELECT r.scope_id, r.run_id, r.kind, r.lane, r.created_at, e.status, e.fence, e.instance_id,
        e.lease_until, e.ready, e.due_at, e.turn_at, e.failures, e.max_attempts, e.cancel_requested,
        e.waiting_on, e.wake_at, e.retry_at, e.deadline_at, e.attempt_started_at, e.finished_at,
-       e.error, clock() AS now
+       e.error, r.lineage_id, r.revision, clock() AS now
 FROM run r JOIN execution e USING (scope_id, run_id)
 WHERE scope_id = $1 AND run_id = $2 AND ($3::text IS NULL OR r.principal_id = $3);
 
@@ -38,3 +38,17 @@ SELECT i.instance_id, i.lanes, i.kinds, i.effects, i.slots, i.started_at, EXISTS
        (SELECT count(*)::int FROM execution e
         WHERE e.instance_id = i.instance_id AND e.status = 'running') AS held
 FROM instance i WHERE i.ended_at IS NULL ORDER BY i.started_at;
+
+-- name: submitted_of_lineage
+-- What was done outside for any revision of a lineage, or for runs that it asked for: $1 scope,
+-- $2 lineage, $3 how many at most.
+WITH RECURSIVE family AS (
+    SELECT $2::uuid AS run_id
+    UNION
+    SELECT r.run_id FROM family f JOIN run r
+        ON r.scope_id = $1
+       AND (r.parent_run_id = f.run_id OR (r.lineage_id = f.run_id AND r.retry_of IS NOT NULL))
+)
+SELECT operation_id, name, kind FROM operation
+WHERE scope_id = $1 AND run_id IN (SELECT run_id FROM family) AND state = 'submitted'
+ORDER BY created_at, operation_id LIMIT $3;
