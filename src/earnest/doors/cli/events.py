@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from earnest.domain import ids
-from earnest.doors.cli import screen
 from earnest.doors.cli.opening import Desk, at_desk
 from earnest.doors.cli.options import DatabaseUrl, Home, Json, Limit, Scope, told
+from earnest.doors.cli.watching import PAGE, POLL, print_event
 
 if TYPE_CHECKING:
-    from earnest.store.feed import Fed, Page
-
-POLL = timedelta(milliseconds=500)
-PAGE = 200
+    from earnest.store.feed import Page
 
 Follow = Annotated[
     bool, typer.Option("--follow", "-f", help="Then print what happens, until Ctrl-C.")
@@ -53,7 +48,8 @@ async def _print_all(desk: Desk, limit: int, follow: bool, as_json: bool) -> Non
         await sequencer.catch_up()
         page = await _page(desk, after)
         for fed in page.fed:
-            _print(desk, fed, as_json)
+            if fed.event is not None:  # or it was pruned while we came to it
+                print_event(desk, fed.event, as_json, fed.position)
         full = len(page.fed) == PAGE
         after = page.fed[-1].position if full else page.bounds.head
         if not full and not follow:
@@ -73,17 +69,3 @@ async def _page(desk: Desk, after: int) -> Page:
     after = max(after, bounds.minimum - 1)
     (page,) = await feed.after(desk.engine.database, [Place(desk.scope, None, after)], PAGE)
     return page
-
-
-def _print(desk: Desk, fed: Fed, as_json: bool) -> None:
-    event = fed.event
-    if event is None:
-        return  # pruned while we came to it
-    if as_json:
-        shown: dict[str, Any] = {"position": fed.position, **desk.shown.show_event(event)}
-        screen.print_json_line(shown)
-        return
-    at = event.created_at.astimezone().strftime("%H:%M:%S.%f")[:-3]
-    payload = screen.plain(screen.compact(event.payload)) if event.payload else ""
-    run_id = ids.show("run", event.run_id)
-    screen.say(f"[dim]{at}[/] {run_id} {event.seq:>4} {event.type:<22} [dim]{payload}[/]")

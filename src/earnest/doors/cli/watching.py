@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+from earnest.domain import ids
 from earnest.domain.run import RunStatus
 from earnest.doors.cli import screen
 from earnest.doors.cli.exits import ExitCode
@@ -53,7 +54,7 @@ async def _follow(desk: Desk, run_id: UUID, as_json: bool) -> Run:
         told = await facts.events(database, desk.scope, run_id, seen, PAGE)
         for event in told:
             seen = event.seq
-            _print(desk, event, as_json)
+            print_event(desk, event, as_json)
             if event.final:
                 run = await runs.find(database, desk.scope, run_id)
                 assert run is not None, "its final event was just read"
@@ -93,13 +94,16 @@ def _print_text(desk: Desk, delta: TextDelta, as_json: bool) -> None:
     screen.write(delta.content)
 
 
-def _print(desk: Desk, event: Event, as_json: bool) -> None:
+def print_event(desk: Desk, event: Event, as_json: bool, position: int | None = None) -> None:
+    """One line. `position`: its place among the events of all runs; then it is told of which."""
     if as_json:
-        screen.print_json_line(desk.shown.show_event(event))
+        place = {} if position is None else {"position": position}
+        screen.print_json_line({**place, **desk.shown.show_event(event)})
         return
     at = event.created_at.astimezone().strftime("%H:%M:%S.%f")[:-3]
+    whose = "" if position is None else f"{ids.show('run', event.run_id)} "
     payload = screen.plain(screen.compact(event.payload)) if event.payload else ""
-    screen.say(f"[dim]{at}[/] {event.seq:>4} {event.type:<22} [dim]{payload}[/]")
+    screen.say(f"[dim]{at}[/] {whose}{event.seq:>4} {event.type:<22} [dim]{payload}[/]")
     if event.type == "run.unknown":
         screen.say("  in doubt: see `earnest operations list --state unknown`")
 
