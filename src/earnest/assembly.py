@@ -42,6 +42,7 @@ from earnest.engine.process.settings import EngineSettings
 from earnest.store.database import LOST, Database
 from earnest.store.embedded import EmbeddedPostgres, Started, default_home
 from earnest.store.migrate import check, migrate, pending
+from earnest.store.schema import require_whole
 
 log = get_logger("earnest")
 
@@ -192,14 +193,16 @@ def _reaching() -> Iterator[None]:
 
 
 async def migrate_as_told(told: Told, *, check_only: bool) -> list[str]:
-    """Applies what is missing, or with `check_only` names it and changes nothing."""
+    """Applies what is missing, or with `check_only` names it and changes nothing. Raises
+    `SchemaMismatch` if what was applied is not all there any more."""
     assembly = Assembly(config_as_told(replace(told, makes=not check_only)))
     async with AsyncExitStack() as stack:
         url = await assembly._start_database(stack)
-        if not check_only:
-            return await bring_schema(url, makes=True)
         with _reaching():
-            return [str(migration) for migration in await pending(url)]
+            found = await (pending(url) if check_only else migrate(url))
+            if not (check_only and found):
+                await require_whole(url)
+        return [str(migration) for migration in found]
 
 
 # ---- what is told on a command line ------------------------------------------------------------

@@ -20,7 +20,8 @@ from earnest.engine.inspection.doctoring import Finding, Patient, diagnose, name
 from earnest.engine.inspection.server_checks import SERVER_CHECKS
 from earnest.engine.inspection.work_checks import WORK_CHECKS
 from earnest.engine.process.engine import Engine
-from earnest.store.database import Database
+from earnest.store.database import Database, Tx
+from earnest.store.statements import sql
 from earnest.testing.clock import ManualClock
 from tests.engine.bench import Bench
 from tests.engine.conftest import MakeBench
@@ -96,6 +97,55 @@ async def test_a_missing_migration_is_bad(make_bench: MakeBench) -> None:
         await bench.execute("UPDATE migration SET number = 3 WHERE number = 1003")
     assert found.level == "bad"
     assert "0003_what_instances_serve" in found.detail
+
+
+@pytest.mark.parametrize(
+    ("drop", "named"),
+    [
+        ("DROP INDEX run_due", "the index run_due of engine/0001_engine"),
+        ("DROP VIEW last_pass", "the view last_pass of engine/0005_feed"),
+        ("DROP TABLE text_quota", "the table text_quota of engine/0004_text"),
+        ("ALTER FUNCTION submit RENAME TO gone", "the function submit of engine/0002_sql_submit"),
+    ],
+)
+async def test_what_the_migrations_made_and_is_gone_is_named(
+    make_bench: MakeBench, drop: str, named: str
+) -> None:
+    bench = make_bench(App("none"))
+    async with bench.engine.database.connection() as tx, undone(tx):
+        await tx.execute(drop)
+        rows = await tx.fetch(sql("schema_parts"))
+    patient = Told(bench.engine, schema_parts=[dict(row) for row in rows])
+    found = await server_checks.migrations(patient)
+    assert (found.level, found.detail) == ("bad", f"the database lacks {named}")
+    assert "earnest migrate --sql" in found.advice
+
+
+@asynccontextmanager
+async def undone(tx: Tx) -> AsyncIterator[None]:
+    """Whatever is done is rolled back: the database is shared."""
+    transaction = tx.transaction()
+    await transaction.start()
+    try:
+        yield
+    finally:
+        await transaction.rollback()
+
+
+async def test_a_migration_that_this_program_does_not_know_is_worth_a_look(
+    make_bench: MakeBench,
+) -> None:
+    bench = make_bench(App("none"))
+    row = "INSERT INTO migration (part, number, name, checksum) VALUES ('engine', 9001, 'new', '')"
+    await bench.execute(row)
+    try:
+        found = await look(bench, server_checks.migrations)
+    finally:
+        await bench.execute("DELETE FROM migration WHERE number = 9001")
+    assert (found.level, found.detail) == (
+        "warn",
+        "applied is what this program does not know: new",
+    )
 
 
 async def test_a_table_that_is_never_cleaned_up_is_bad(make_bench: MakeBench) -> None:

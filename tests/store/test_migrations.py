@@ -25,6 +25,7 @@ from earnest.store.migrate import (
     read_migrations,
 )
 from earnest.store.postgres_binaries import Programs, in_wheel
+from earnest.store.schema import made_by, require_whole
 from earnest.store.statements import statements
 from earnest.testing.databases import FAST, ThrowawayCluster
 
@@ -66,6 +67,21 @@ async def empty(cluster: ThrowawayCluster) -> AsyncIterator[str]:
     url = await _new_database(cluster.url_of("earnest"))
     yield url
     await cluster.drop(url)
+
+
+def test_what_a_later_migration_drops_is_not_looked_for() -> None:
+    dropped = Migration("shop", 2, "0002_gone", "DROP TABLE IF EXISTS shop_order;")
+    assert list(made_by([SHOP])) == [("table", "shop_order")]
+    assert made_by([SHOP, dropped]) == {}
+
+
+async def test_a_schema_that_lost_something_is_not_whole(empty: str) -> None:
+    await migrate(empty)
+    await require_whole(empty)
+    await _command(empty, "DROP INDEX earnest.run_due")
+    assert await pending(empty) == []
+    with pytest.raises(SchemaMismatch, match="lacks the index run_due of engine/0001_engine; make"):
+        await require_whole(empty)
 
 
 # ---- every version ------------------------------------------------------------------------------

@@ -197,6 +197,19 @@ def test_a_schema_that_lacks_something_is_refused_by_who_only_looks(
     assert nothing_was_stored(here)
 
 
+def test_a_schema_that_lost_an_index_is_named_by_all_that_look(
+    here: Program, database_url: str
+) -> None:
+    change(database_url, "DROP INDEX earnest.run_due")
+    for command in (("migrate", "--check"), ("migrate",)):
+        line = here.refused(3, *command)
+        assert line.startswith("the database lacks the index run_due of engine/0001_engine; make")
+    table = here.run("doctor", "--json")
+    (found,) = [one for one in table.json["checks"] if one["check"] == "migrations"]
+    assert found["detail"] == "the database lacks the index run_due of engine/0001_engine"
+    assert table.code == 1
+
+
 def test_migrations_are_printed_without_a_database(program: Program) -> None:
     script = program.good("migrate", "--sql").out
     assert "CREATE TABLE run" in script

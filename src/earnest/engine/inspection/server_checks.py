@@ -15,6 +15,7 @@ from earnest.engine.inspection.doctoring import Check, Finding, Patient, bad, si
 from earnest.engine.inspection.readiness import WEAK
 from earnest.store.database import Tx
 from earnest.store.migrate import engine_migrations, pending
+from earnest.store.schema import MEND, lacking
 
 _NOTIFIED = 2.0
 _LONG = timedelta(minutes=5)
@@ -50,7 +51,15 @@ async def migrations(patient: Patient) -> Finding:
     if missing:
         names = ", ".join(str(one) for one in missing)
         return bad(f"the database lacks {names}", "run `earnest migrate`")
-    return well(f"all {len(engine_migrations())} are applied")
+    known = engine_migrations()
+    lost = lacking(await patient.rows("schema_parts"), known)
+    if lost:
+        return bad(f"the database lacks {', '.join(lost)}", MEND)
+    later = [row["name"] for row in await patient.rows("later_migrations", known[-1].number)]
+    if later:
+        advice = "a newer Earnest works on this database: bring this program up to date as well"
+        return warn(f"applied is what this program does not know: {', '.join(later)}", advice)
+    return well(f"all {len(known)} are applied, and what they made is there")
 
 
 async def clocks(patient: Patient) -> Finding:

@@ -68,3 +68,19 @@ WHERE state = 'submitting' AND call_until + $1::interval < clock();
 
 -- name: announced_kinds
 SELECT name FROM run_kind ORDER BY name;
+
+-- name: schema_parts
+-- What is in the engine's schema, of the sorts that its migrations make. An index that is not valid
+-- is as good as none.
+SELECT CASE c.relkind WHEN 'i' THEN 'index' WHEN 'v' THEN 'view' ELSE 'table' END AS sort,
+       c.relname::text AS name
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+    LEFT JOIN pg_index x ON x.indexrelid = c.oid
+WHERE n.nspname = 'earnest' AND c.relkind IN ('r', 'p', 'i', 'v') AND x.indisvalid IS NOT FALSE
+UNION ALL
+SELECT 'function', p.proname::text
+FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace WHERE n.nspname = 'earnest';
+
+-- name: later_migrations
+-- Migrations of the engine that are not this program's. $1 its newest number.
+SELECT name FROM migration WHERE part = 'engine' AND number > $1 ORDER BY number;
