@@ -15,7 +15,8 @@ class EngineSettings:
     go on after a stop was asked; `resend_waits` the pauses before a doubtful `resend` call is sent
     again within its attempt; `first_question` and `longest_question_wait` bound the back-off of
     look-ups; a question that was taken comes due again after `question_claim`, should the one who
-    took it be gone; `call_grace` is what a call standing alone gets beyond its time-out."""
+    took it be gone; `call_grace` is what a call standing alone gets beyond its time-out. `claim_batch` is half of `concurrency`, so that
+    the database claims and settles one half while this process works on the other."""
 
     lease: timedelta = timedelta(seconds=45)
     renew_every: timedelta = timedelta(seconds=15)
@@ -32,7 +33,7 @@ class EngineSettings:
     longest_question_wait: timedelta = timedelta(minutes=5)
     question_claim: timedelta = timedelta(seconds=30)
     dead_after: timedelta = timedelta(seconds=3)
-    concurrency: int = 100
+    concurrency: int = 200
     claim_batch: int = 100
     max_input_bytes: int = 256 * 1024
     max_result_bytes: int = 1024 * 1024
