@@ -15,8 +15,9 @@ class EngineSettings:
     go on after a stop was asked; `resend_waits` the pauses before a doubtful `resend` call is sent
     again within its attempt; `first_question` and `longest_question_wait` bound the back-off of
     look-ups; a question that was taken comes due again after `question_claim`, should the one who
-    took it be gone; `call_grace` is what a call standing alone gets beyond its time-out. `claim_batch` is half of `concurrency`, so that
-    the database claims and settles one half while this process works on the other."""
+    took it be gone; `call_grace` is what a call standing alone gets beyond its time-out.
+    `claim_batch` is half of `concurrency`, so that the database claims and settles one half while
+    this process works on the other."""
 
     lease: timedelta = timedelta(seconds=45)
     renew_every: timedelta = timedelta(seconds=15)
