@@ -25,6 +25,8 @@ async def ship(ctx: earnest.Context, order: int) -> str:
     return f"shipped for {price}"
 """
 CHANGED = SHOP.replace("look_up, order)", "look_up, order + 1)")
+LOUD = SHOP.replace("    price =", "    import os\n    os.write(1, b'raw words')\n    price =")
+ENDING = SHOP.replace("    price =", "    import os\n    if order == 17: os._exit(7)\n    price =")
 RENAMED = SHOP.replace('"price"', '"cost"')
 
 
@@ -78,6 +80,35 @@ def test_what_is_unclear_fails_the_check_unless_it_is_asked_to_be_lenient(shop: 
     assert (outcome.code, outcome.json["unclear"]) == (1, 1)
     assert "step 'cost'" in outcome.json["runs"][0]["detail"]
     assert shop.run("check", "--lenient").code == 0
+
+
+def test_what_a_handler_writes_past_python_is_not_in_the_answer_either(shop: Program) -> None:
+    outcome = deploy(shop, LOUD).good("check", "--json")
+    assert outcome.json["fits"] == 1
+    assert "raw words" in outcome.err
+
+
+def test_a_handler_that_ends_the_process_breaks_its_run_and_the_others_are_checked(
+    shop: Program, parked: str
+) -> None:
+    with shop.started("worker"):
+        for order in ("18", "19"):
+            run = shop.good("runs", "submit", "order.ship", order, "--json").json["id"]
+            shop.wait_for_event(run, "run.waiting")
+    outcome = deploy(shop, ENDING).run("check", "--json")
+    assert (outcome.code, outcome.json["checked"], outcome.json["fits"]) == (1, 3, 2)
+    (told,) = outcome.json["runs"]
+    assert (told["run_id"], told["verdict"], told["code"]) == (parked, "breaks", "process_ended")
+    assert "with code 7" in told["detail"]
+
+
+def test_an_app_that_ends_the_process_when_it_is_loaded_is_told(shop: Program) -> None:
+    complaint = deploy(shop, "import os\nos._exit(0)\n").refused(1, "check")
+    assert "the app ended the process of the check with code 0" in complaint
+
+
+def test_an_app_that_cannot_be_loaded_is_told_in_one_line(shop: Program) -> None:
+    assert "shop" in deploy(shop, "app = 17\n").refused(2, "check")
 
 
 def test_other_apps_runs_are_left_to_them_when_that_is_said(here: Program, parked: str) -> None:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
-import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from earnest.domain import ids
-from earnest.domain.errors import SettingInvalid
+from earnest.domain.errors import Failed, SettingInvalid
 from earnest.doors.cli import screen
+from earnest.doors.cli.apart import ChildEnded, Tell, apart
 from earnest.doors.cli.exits import ExitCode
 from earnest.doors.cli.opening import at_engine
 from earnest.doors.cli.options import Apps, DatabaseUrl, Home, Json, told
@@ -20,6 +19,9 @@ from earnest.doors.cli.options import Apps, DatabaseUrl, Home, Json, told
 if TYPE_CHECKING:
     from earnest.engine.inspection.checking import Asked, Checked
     from earnest.engine.process.engine import Engine
+    from earnest.store.histories import InFlight
+
+    Runs = Sequence[InFlight]
 
 _COLUMNS = ("run", "scope", "kind", "status", "verdict", "why")
 
@@ -62,9 +64,12 @@ def check(  # noqa: PLR0913, PLR0917 - a command's parameters are its options
     asked_of = told(home, database_url, app)
     if not asked_of.apps:
         raise SettingInvalid("name the app to check: --app module:attribute, or EARNEST_APP")
-    # What handlers print is not what this command says.
-    with contextlib.redirect_stdout(sys.stderr):
-        found = at_engine(context, asked_of, lambda engine: _check(engine, asked))
+    found = _check_all(
+        asked,
+        lambda runs, tell: at_engine(
+            context, asked_of, lambda engine: _check(engine, asked, runs, tell)
+        ),
+    )
     counts = Counter(one.verdict.value for one in found)
     if as_json:
         screen.print_json(_as_json(found, counts, asked))
@@ -74,17 +79,39 @@ def check(  # noqa: PLR0913, PLR0917 - a command's parameters are its options
     raise typer.Exit(ExitCode.FAILED if failed else ExitCode.OK)
 
 
-async def _check(engine: Engine, asked: Asked) -> list[Checked]:
+def _check_all(asked: Asked, work: Callable[[Runs | None, Tell], object]) -> list[Checked]:
+    """Checks them in a child process. Where a handler ends that, the runs behind it are checked by
+    another one."""
     from earnest.engine.inspection import checking
 
-    runs = await checking.list_runs(engine, asked)
     found: list[Checked] = []
+    runs: Runs | None = None
+    while runs is None or runs:
+        answers = apart(lambda tell, left=runs: work(left, tell))  # type: ignore[misc]
+        try:
+            runs = next(answers)
+            for one in answers:
+                runs = runs[1:]
+                found += [] if one is None else [one]
+            return found
+        except ChildEnded as ended:
+            if not runs:
+                raise Failed(f"the app ended the process of the check {ended}") from None
+            found.append(checking.ended_process(runs[0], str(ended)))
+            runs = runs[1:]
+    return found
+
+
+async def _check(engine: Engine, asked: Asked, left: Runs | None, tell: Tell) -> None:
+    """Tells which runs it will check, and then what came of each."""
+    from earnest.engine.inspection import checking
+
+    runs = await checking.list_runs(engine, asked) if left is None else left
+    tell(runs)
     with checking.alone(), screen.progress("checking runs", len(runs)) as advance:
         async for one in checking.check(engine, runs, asked):
             advance()
-            if one is not None:
-                found.append(one)
-    return found
+            tell(one)
 
 
 def _as_json(found: Sequence[Checked], counts: Counter[str], asked: Asked) -> dict[str, Any]:

@@ -135,6 +135,12 @@ async def check(
                 yield None if found is None else _checked(run, found)
 
 
+def ended_process(run: InFlight, how: str) -> Checked:
+    """For whoever checks in a process of its own that was ended meanwhile."""
+    detail = f"its handler ended the process {how}; a worker would end with it"
+    return _checked(run, _Finding(Verdict.BREAKS, "process_ended", detail))
+
+
 async def read_history(engine: Engine, run: InFlight) -> History | None:
     """What the run has behind it; `None` if it has ended."""
 
