@@ -88,9 +88,9 @@ MEASUREMENTS = (
         "clients",
         "Clients of the streams",
         "Each case with each client: a real server, and a relay that breaks the way between the "
-        "two as the case wants it. `httpx-sse` comes again in the loop that its documentation shows; "
-        "what curl prints is taken apart by our own reader; the browser's token is added on the "
-        "way, since an `EventSource` sends none. `n/a`: not made for what the case asks.",
+        "two as the case wants it. `httpx-sse` comes again in the loop that its documentation "
+        "shows; what curl prints is taken apart by our own reader; the browser's token is added "
+        "on the way, since an `EventSource` sends none. `n/a`: not made for what the case asks.",
         "tests.doors.streams.clients.figures",
     ),
     Measurement(
