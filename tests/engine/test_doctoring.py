@@ -231,6 +231,49 @@ async def test_an_old_queue_is_worth_a_look(make_bench: MakeBench, clock: Manual
     assert (found.level, found.detail) == ("warn", "a run of work is due for 10 minutes")
 
 
+async def test_a_worker_that_lives_and_takes_up_nothing_is_asked_about(
+    make_bench: MakeBench, clock: ManualClock
+) -> None:
+    """So stands a process that was stopped, or whose event loop is blocked."""
+    bench = make_bench(work(nothing))
+    await bench.submit("work")
+    async with living(bench):
+        assert (await look(bench, work_checks.idle_workers)).level == "ok"
+        await clock.advance(seconds=76)
+        found = await look(bench, work_checks.idle_workers)
+    assert (found.level, found.detail) == (
+        "warn",
+        "a run of work is due for 76 seconds though a worker with free places lives: is it stuck?",
+    )
+    async with living(bench, kinds=("other",)):
+        assert (await look(bench, work_checks.idle_workers)).level == "ok"
+
+
+async def test_a_worker_that_is_busy_may_leave_due_runs_waiting(
+    make_bench: MakeBench, clock: ManualClock
+) -> None:
+    bench = make_bench(work(nothing))
+    await bench.submit("work")
+    await bench.claim()
+    await bench.submit("work")
+    await clock.advance(seconds=76)
+    async with living(bench, slots=1, instance=bench.engine.instance):
+        assert (await look(bench, work_checks.idle_workers)).level == "ok"
+
+
+async def test_a_run_that_was_put_off_and_whose_time_came_unseen_is_told(
+    make_bench: MakeBench, clock: ManualClock
+) -> None:
+    bench = make_bench(work(nothing))
+    await bench.submit("work", not_before=clock.now + timedelta(seconds=10))
+    assert (await look(bench, work_checks.overdue_runs)).level == "ok"
+    await clock.advance(seconds=30)
+    found = await look(bench, work_checks.overdue_runs)
+    assert (found.level, found.detail) == (
+        "warn", "1 were put off and are past their time, the first for 20 seconds"
+    )  # fmt: skip
+
+
 async def test_a_worker_that_ended_without_a_word_is_told(make_bench: MakeBench) -> None:
     bench = make_bench(work(nothing))
     async with living(bench, lanes=(), kinds=(), slots=0):  # a program that only calls

@@ -57,6 +57,27 @@ async def oldest_queued(patient: Patient) -> Finding:
     return well(detail)
 
 
+async def idle_workers(patient: Patient) -> Finding:
+    """Processes that are there and take up nothing: one that is stopped or whose event loop is
+    blocked keeps its connection, and so seems to live. Told only of those with at least half of
+    their places free, since others may be at work on a backlog."""
+    free = [one for one in await patient.living() if one.held * 2 <= one.slots and one.slots]
+    left = [
+        row
+        for row in await patient.rows("due_by_kind", _COUNTED)
+        if row["seconds"] > _LATE
+        and any(row["lane"] in one.lanes and row["kind"] in one.kinds for one in free)
+    ]
+    if left:
+        oldest = max(left, key=lambda row: row["seconds"])
+        detail = (
+            f"a run of {oldest['kind']} is due for {span(oldest['seconds'])} though a worker with "
+            "free places lives"
+        )
+        return warn(f"{detail}: is it stuck?", "look at its log; if it says nothing, start it anew")
+    return well("none leaves lying what it could take up")
+
+
 async def overdue_runs(patient: Patient) -> Finding:
     """What a living worker moves on within seconds."""
     row = await patient.row("overdue_work")
@@ -67,9 +88,14 @@ async def overdue_runs(patient: Patient) -> Finding:
     if row["asleep"]:
         asleep = span(row["asleep_seconds"])
         told.append(f"{row['asleep']} sleep past their time, the first for {asleep}")
+    if row["delayed"]:
+        delayed = span(row["delayed_seconds"])
+        told.append(
+            f"{row['delayed']} were put off and are past their time, the first for {delayed}"
+        )
     if not told:
         return well("no lease has run out, no time has passed unseen")
-    latest = max(row["lapsed_seconds"] or 0, row["asleep_seconds"] or 0)
+    latest = max(row[f"{name}_seconds"] or 0 for name in ("lapsed", "asleep", "delayed"))
     level = bad if latest > _LATE else warn
     return level("; ".join(told), "a worker moves them on: start one, or look at the log of one")
 
@@ -124,6 +150,7 @@ WORK_CHECKS: tuple[Check, ...] = (
     kinds,
     due_runs,
     oldest_queued,
+    idle_workers,
     overdue_runs,
     calls,
     doubts,

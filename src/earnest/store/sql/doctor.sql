@@ -54,7 +54,11 @@ SELECT (SELECT count(*)::int FROM execution
        (SELECT count(*)::int FROM execution
         WHERE status = 'waiting' AND wake_at < (SELECT clock())) AS asleep,
        (SELECT extract(epoch FROM clock() - min(wake_at))::float8 FROM execution
-        WHERE status = 'waiting' AND wake_at < (SELECT clock())) AS asleep_seconds;
+        WHERE status = 'waiting' AND wake_at < (SELECT clock())) AS asleep_seconds,
+       (SELECT count(*)::int FROM execution
+        WHERE status = 'queued' AND NOT ready AND due_at < (SELECT clock())) AS delayed,
+       (SELECT extract(epoch FROM clock() - min(due_at))::float8 FROM execution
+        WHERE status = 'queued' AND NOT ready AND due_at < (SELECT clock())) AS delayed_seconds;
 
 -- name: doubts_by_effect
 SELECT kind, recovery, count(*)::int AS operations,
