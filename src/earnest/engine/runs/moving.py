@@ -49,6 +49,8 @@ class HookFailed(EarnestError):
 class HookNotHere(HookFailed):
     """This process does not know the app's own code that belongs to the move; another one may."""
 
+    code = "hook_not_here"
+
 
 async def finish(
     engine: Engine,
