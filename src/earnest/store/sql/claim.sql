@@ -34,14 +34,16 @@ SELECT c.*, r.input, r.principal_id, nullif(r.context, '{}') AS context,
 FROM claimed c JOIN run r USING (scope_id, run_id);
 
 -- name: ripen_runs
--- Delayed runs whose time has come join the queue. $1 how many at once.
-UPDATE execution e SET ready = true, turn_at = e.due_at - e.priority * interval '1 minute'
-FROM (
+-- Delayed runs whose time has come join the queue. $1 how many at once. Materialized as above: asked
+-- again for each row that it updates, the pick would go beyond its limit.
+WITH pick AS MATERIALIZED (
     SELECT scope_id, run_id FROM execution
     WHERE status = 'queued' AND NOT ready AND due_at <= (SELECT clock())
     ORDER BY due_at LIMIT $1
     FOR NO KEY UPDATE SKIP LOCKED
-) AS pick
+)
+UPDATE execution e SET ready = true, turn_at = e.due_at - e.priority * interval '1 minute'
+FROM pick
 WHERE e.scope_id = pick.scope_id AND e.run_id = pick.run_id
 RETURNING e.lane;
 

@@ -114,14 +114,16 @@ WHERE scope_id = $1 AND operation_id = $2 ORDER BY number;
 
 -- name: take_due_questions
 -- Unknown operations whose next question is due: the due time moves on by $1 as a claim, so that
--- two processes do not ask at once and a crash in between only delays. $2 kinds, $3 how many.
-UPDATE operation o SET lookup_due_at = clock() + $1::interval
-FROM (
+-- two processes do not ask at once and a crash in between only delays. $2 kinds, $3 how many; the
+-- pick is materialized, or it could be asked again for each row and go beyond that.
+WITH pick AS MATERIALIZED (
     SELECT scope_id, operation_id FROM operation
     WHERE state = 'unknown' AND lookup_due_at <= (SELECT clock()) AND kind = ANY ($2::text[])
     ORDER BY lookup_due_at LIMIT $3
     FOR NO KEY UPDATE SKIP LOCKED
-) AS pick
+)
+UPDATE operation o SET lookup_due_at = clock() + $1::interval
+FROM pick
 WHERE o.scope_id = pick.scope_id AND o.operation_id = pick.operation_id
 RETURNING o.scope_id, o.operation_id;
 
