@@ -147,6 +147,19 @@ def test_a_web_server_that_dies_in_the_middle_has_paid_once(
     assert [deed["request"]["order_id"] for deed in house.bank.truth("bank")] == [16, 17]
 
 
+def test_who_asks_fastapi_is_told_that_the_bank_refused(
+    house: House, web: httpx2.Client, free_port: int
+) -> None:
+    house.guide.write(house.folder, "with_fastapi.py")
+    with house.running("fastapi.sh", free_port):
+        house.until(lambda: answers(web))
+        house.bank.put_fault("bank", "refuse")
+        refused = web.post(ASKED)
+        assert refused.status_code == HTTPStatus.CONFLICT, house.said()
+        assert refused.json()["status"] == "the bank said no"
+    assert house.bank.truth("bank") == []
+
+
 def test_a_client_of_fastapi_that_hangs_up_has_paid_and_the_next_one_is_told(
     house: House, web: httpx2.Client, free_port: int
 ) -> None:
