@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import uuid
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
@@ -24,30 +24,25 @@ from earnest.domain.duration import Duration, duration
 from earnest.domain.errors import (
     ChildFailed,
     CodeChanged,
-    FencedOut,
     InvalidRequest,
     PayloadTooLarge,
     SignalTimedOut,
 )
 from earnest.domain.event import MAX_PAYLOAD_BYTES, is_app_type
 from earnest.domain.operation import Operation
-from earnest.domain.run import RunStatus, Step, Wait
+from earnest.domain.run import RunStatus, Wait
 from earnest.engine.attempts import parenting
-from earnest.engine.attempts.names import Names
-from earnest.engine.attempts.remembering import Memory, Rememberer, digest_of
+from earnest.engine.attempts.recalling import Recalling, kept_beside_steps
+from earnest.engine.attempts.remembering import digest_of
 from earnest.engine.attempts.step_results import encode_result, read_result, result_type
-from earnest.engine.attempts.texting import TextWriter
 from earnest.engine.operations import intending, operating
 from earnest.engine.process.effects import Effect
-from earnest.engine.process.engine import Engine
 from earnest.engine.process.foreign_code import Leaving, foreign_code
 from earnest.engine.process.kinds import RunKind, require_kind
 from earnest.engine.process.logs import get_logger
 from earnest.engine.process.threads import in_thread
 from earnest.engine.process.typed_json import misfit
 from earnest.engine.runs.fencing import patiently
-from earnest.engine.runs.leasing import HeldLease
-from earnest.store.executions import Claimed
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -79,50 +74,12 @@ class Child(Generic[OutputT]):
 
 
 @dataclass(eq=False)
-class Context:
+class Context(Recalling):
     """One attempt at one run. Its methods raise `FencedOut` once the attempt has ended or lost its
     lease, and then change nothing any more (P5)."""
 
-    engine: Engine
-    claimed: Claimed
-    lease: HeldLease
-    rememberer: Rememberer
-    _names: Names = field(default_factory=Names)
-    _memory: Memory | None = None
-    _writer: TextWriter | None = None
-    _closed: bool = False
-    _calls: set[asyncio.Task[Any]] = field(default_factory=set)
     _signals_taken: dict[str, int] = field(default_factory=dict)
     cancelled: bool = False
-
-    # ---- who and where ---------------------------------------------------------------------
-
-    @property
-    def scope_id(self) -> str:
-        return self.claimed.scope_id
-
-    @property
-    def run_id(self) -> str:
-        return ids.show("run", self.claimed.run_id)
-
-    @property
-    def attempt(self) -> int:
-        """The number of this attempt; it is the fence."""
-        return self.claimed.fence
-
-    @property
-    def fence(self) -> int:
-        """A number that grows with every claim; hand it to systems that can refuse older ones."""
-        return self.claimed.fence
-
-    @property
-    def labels(self) -> dict[str, str]:
-        return self.claimed.labels
-
-    @property
-    def submitted_context(self) -> dict[str, Any]:
-        """What was handed over as `context` when the run was submitted."""
-        return self.claimed.context
 
     # ---- remembered work -------------------------------------------------------------------
 
@@ -154,7 +111,7 @@ class Context:
                 f"{type[:80]!r} is no event type for an app: use dotted lower-case words, none of "
                 "the engine's own"
             )
-        name = _kept_beside_steps("emit", self._name("emit", type, key))
+        name = kept_beside_steps("emit", self._name("emit", type, key))
         data = _payload(payload)
         if await self._remembered(name, canonical.digest(data)) is None:
             await self._write(type, data, name, "emit", canonical.digest(data))
@@ -203,7 +160,7 @@ class Context:
 
     async def sleep(self, span: Duration, *, key: str | None = None) -> None:
         """Waits without holding a worker. The instant is fixed when it is first asked for."""
-        own = _kept_beside_steps("timer", self._name("sleep", "sleep", key))
+        own = kept_beside_steps("timer", self._name("sleep", "sleep", key))
         until = await self._timer(own, duration(span))
         await self._wait_until(until)
 
@@ -215,9 +172,9 @@ class Context:
         number = self._signals_taken.get(name, 0) + 1
         until = None
         if timeout is not None:
-            until = await self._timer(_kept_beside_steps("signal", own), duration(timeout))
+            until = await self._timer(kept_beside_steps("signal", own), duration(timeout))
         memory = await self._remember_all(fresh=True)
-        over = _kept_beside_steps("timed out", own)
+        over = kept_beside_steps("timed out", own)
         found = memory.signals.get((name, number))
         if found is not None and over not in memory.steps:
             self._signals_taken[name] = number
@@ -266,28 +223,6 @@ class Context:
 
     # ---- inside ----------------------------------------------------------------------------
 
-    def close(self) -> None:
-        """The attempt is over; whatever still holds this context changes nothing any more."""
-        self._closed = True
-
-    async def finish_calls(self) -> None:
-        """Waits for calls that are on their way; each ends as stored, released or in doubt."""
-        while self._calls:
-            await asyncio.gather(*self._calls, return_exceptions=True)
-
-    async def flush_text(self) -> None:
-        """Stores the text that waits."""
-        if self._writer is not None:
-            await self._writer.flush()
-
-    def _check_open(self) -> None:
-        if self._closed or not self.lease.valid():
-            raise FencedOut(f"attempt {self.attempt} of {self.run_id} is over; nothing was changed")
-
-    def _name(self, room: str, name: str, key: str | None = None) -> str:
-        self._check_open()
-        return self._names.resolve(room, name, key)
-
     async def _step(
         self, name: str, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
@@ -302,27 +237,6 @@ class Context:
         self._check_open()
         await self._write("step.completed", told, name, "step", digest, result)
         return read_result(adapter, canonical.decode(result), name)
-
-    async def _remembered(self, name: str, digest: bytes) -> Step | None:
-        memory = await self._remember_all()
-        known = memory.steps.get(name)
-        if known is not None and known.digest != digest:
-            raise CodeChanged(
-                f"step {name!r} was called with other arguments in an earlier attempt; bring the "
-                "old code back, or submit a new run"
-            )
-        return known
-
-    async def _remember_all(self, *, fresh: bool = False) -> Memory:
-        """What earlier attempts left. A first attempt has nothing to remember and reads nothing."""
-        if self._memory is None or fresh:
-            first = self.attempt == 1 and not fresh
-            self._memory = (
-                Memory.empty()
-                if first
-                else await Memory.read(self.engine.database, self.scope_id, self.claimed.run_id)
-            )
-        return self._memory
 
     async def _known_operation(self, intent: intending.Intent) -> Operation | None:
         memory = await self._remember_all()
@@ -343,24 +257,6 @@ class Context:
         )
 
     # What acts on database and outside; a replay answers it from what is recorded.
-
-    async def _write(
-        self,
-        type: str,
-        payload: bytes,
-        name: str | None = None,
-        kind: str | None = None,
-        digest: bytes | None = None,
-        result: bytes | None = None,
-    ) -> None:
-        """An event, with a step to remember where there is a `name`; text before it goes first."""
-        await self.flush_text()
-        await self.rememberer.write(self.claimed, type, payload, name, kind, digest, result)
-
-    async def _write_text(self, piece: str) -> None:
-        if self._writer is None:
-            self._writer = TextWriter(self.rememberer.texts, self.claimed, self.lease)
-        await self._writer.add(piece)
 
     async def _perform(self, intent: intending.Intent) -> Any:
         await self.flush_text()
@@ -383,22 +279,6 @@ class Context:
 
     async def _park(self, wait: Wait) -> NoReturn:
         raise Parked(wait)
-
-    async def _finish_even_if_left(self, work: Coroutine[Any, Any, T]) -> T:
-        """Runs to its end although the handler may be cancelled meanwhile; `finish_calls` waits."""
-        task = asyncio.create_task(work)
-        self._calls.add(task)
-        task.add_done_callback(self._calls.discard)
-        return await asyncio.shield(task)
-
-    async def _timer(self, name: str, span: timedelta) -> datetime:
-        digest = canonical.digest(str(span).encode())
-        known = await self._remembered(name, digest)
-        if known is None:
-            start = partial(self.rememberer.start_timer, self.claimed, name, digest, span)
-            known = await patiently(self.lease.valid, start)
-            (await self._remember_all()).steps[name] = known
-        return datetime.fromisoformat(known.result["until"])
 
     async def _wait_until(self, until: datetime) -> None:
         memory = await self._remember_all(fresh=True)
@@ -423,11 +303,6 @@ class Context:
                 f"the output of child {child.name!r} no longer fits {child.kind.name}: "
                 f"{misfit(error)}"
             ) from error
-
-
-def _kept_beside_steps(room: str, name: str) -> str:
-    """Events and timers are kept in the table of steps, under names that no step can have."""
-    return f"#{room}:{name}"
 
 
 async def _call(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
