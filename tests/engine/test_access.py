@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from earnest.domain.errors import Forbidden, InvalidRequest, NotFound, Unauthenticated
 from earnest.engine.process import access
-from earnest.engine.process.access import Actor, Doorkeeper, Role
+from earnest.engine.process.access import Doorkeeper
+from earnest.engine.process.actors import Actor, Role
 from earnest.engine.process.engine import Engine
 from earnest.store.access import keep_setting
 from earnest.store.database import Database

@@ -17,7 +17,7 @@ from typeid import TypeID
 
 from earnest.domain.errors import NotFound
 
-Prefix = Literal["run", "att", "op", "find", "inst"]
+Prefix = Literal["run", "att", "op", "find", "inst", "aud", "apr"]
 
 _NOUNS: dict[Prefix, str] = {
     "run": "run",
@@ -25,6 +25,8 @@ _NOUNS: dict[Prefix, str] = {
     "op": "operation",
     "find": "finding",
     "inst": "instance",
+    "apr": "approval",
+    "aud": "audit entry",
 }
 _OPERATION_ALONE = uuid.UUID("0b6f3d1e-6c35-5c3a-9a53-8f8f5e1c2d10")
 
@@ -45,6 +47,16 @@ def child_id(parent: uuid.UUID, name: str) -> uuid.UUID:
 
 def operation_id(run: uuid.UUID, name: str) -> uuid.UUID:
     return _derived(run, f"operation:{name}")
+
+
+def approval_id(run: uuid.UUID, name: str) -> uuid.UUID:
+    """Of a decision that a handler asks for by its own name."""
+    return _derived(run, f"approval:{name}")
+
+
+def operation_approval_id(operation: uuid.UUID) -> uuid.UUID:
+    """Of the decision without which the operation is not begun."""
+    return _derived(operation, "approval")
 
 
 def standing_operation_id(scope_id: str, principal_id: str, kind: str, key: str) -> uuid.UUID:

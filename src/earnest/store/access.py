@@ -13,13 +13,15 @@ from earnest.store.statements import sql
 @dataclass(frozen=True, slots=True)
 class StoredToken:
     """A token that is neither revoked nor expired. `digest` is the SHA-256 of its text, `remaining`
-    how many seconds it is still good by the database's clock (`None`: until it is revoked)."""
+    how many seconds it is still good by the database's clock (`None`: until it is revoked).
+    `of_first_scope`: its scope was made before all others."""
 
     scope_id: str
     principal_id: str
     digest: bytes
     roles: frozenset[str]
     remaining: float | None
+    of_first_scope: bool
 
 
 async def put_scope(tx: Tx, scope_id: str) -> None:
@@ -76,6 +78,7 @@ async def find_token(database: Database, token_id: str) -> StoredToken | None:
         digest=row["secret_hash"],
         roles=frozenset(row["roles"]),
         remaining=row["remaining"],
+        of_first_scope=row["of_first_scope"],
     )
 
 

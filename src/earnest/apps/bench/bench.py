@@ -12,7 +12,7 @@ from earnest.apps.bench.app import PAYLOAD, app
 from earnest.apps.bench.database import BenchDatabase
 from earnest.doors.cli.parts import Parts, Told
 from earnest.engine.process import access, announcing, binding
-from earnest.engine.process.access import Role
+from earnest.engine.process.actors import Role
 
 if TYPE_CHECKING:
     from earnest.engine.process.engine import Engine

@@ -16,7 +16,7 @@ from earnest.apps.bench.http import NotAnswered, Reading, connect, request
 from earnest.apps.bench.processes import earnest_words, running
 from earnest.domain import ids
 from earnest.engine.process import access
-from earnest.engine.process.access import Role
+from earnest.engine.process.actors import Role
 from earnest.engine.process.engine import Engine
 from earnest.engine.runs import signalling
 

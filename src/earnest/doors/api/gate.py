@@ -11,6 +11,7 @@ import asyncio
 import re
 import secrets
 import traceback
+from dataclasses import replace
 from functools import partial
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -62,7 +63,8 @@ class Gate:
     async def _admit(self, scope: Scope, token: str) -> None:
         """Who asks, and how to ask again who that is: a stream does while it goes on."""
         scope["state"]["admit"] = partial(self._doorkeeper.admit, token)
-        scope["state"]["actor"] = await self._doorkeeper.admit(token)
+        actor = await self._doorkeeper.admit(token)
+        scope["state"]["actor"] = replace(actor, request_id=scope["state"]["request_id"])
 
 
 class _Leaving:

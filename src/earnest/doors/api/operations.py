@@ -17,7 +17,7 @@ from earnest.doors.api.routes import KEY_TAKEN, MINE_OR_SCOPES, VERSION_NEEDED, 
 from earnest.doors.api.showing import show_move, show_operation, show_operation_summary
 from earnest.doors.api.visit import Visit, Visiting
 from earnest.engine.operations import reconciling
-from earnest.engine.process.access import Role
+from earnest.engine.process.actors import Role
 from earnest.store import operations, visible
 
 routes = Routes("operations")
@@ -76,7 +76,7 @@ async def resolve_operation(visit: Visiting, operation_id: str, body: Resolution
         operation.scope_id,
         operation.operation_id,
         verdict,
-        by=visit.actor.principal_id,
+        by=visit.actor,
         version=headers.expected_version(visit.headers),
     )
     return await _whole(visit, settled)

@@ -17,7 +17,7 @@ from earnest.doors.api import sse
 from earnest.doors.api.json_bodies import read_json
 from earnest.doors.api.problems import MEDIA_TYPE
 from earnest.doors.api.visit import admission
-from earnest.engine.process.access import Role
+from earnest.engine.process.actors import Role
 from earnest.engine.process.epoch import POSITION_PATTERN
 
 Handler = Callable[..., Awaitable[Response]]

@@ -133,7 +133,7 @@ async def cancel_run(visit: Visiting, run_id: str) -> Response:
     """
     headers.idempotency_key(visit.headers)
     run = await visit.run(run_id)
-    done = await cancelling.cancel(visit.engine, run.scope_id, run.run_id, visit.actor.principal_id)
+    done = await cancelling.cancel(visit.engine, run.scope_id, run.run_id, visit.actor)
     body: shapes.Cancelled = {
         "outcome": done.outcome,
         "run_id": ids.show("run", run.run_id),
@@ -158,9 +158,7 @@ async def retry_run(visit: Visiting, run_id: str) -> Response:
     key = headers.idempotency_key(visit.headers)
     run = await visit.run(run_id)
     return _submitted(
-        await retrying.retry(
-            visit.engine, run.scope_id, run.run_id, by=visit.actor.principal_id, key=key
-        )
+        await retrying.retry(visit.engine, run.scope_id, run.run_id, by=visit.actor, key=key)
     )
 
 

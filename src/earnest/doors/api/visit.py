@@ -16,7 +16,7 @@ from earnest.domain.run import Run
 from earnest.doors.api.cursors import Cursors
 from earnest.doors.api.json_bodies import JsonRequest
 from earnest.engine.inspection.readiness import Readiness
-from earnest.engine.process.access import Actor, Role
+from earnest.engine.process.actors import Actor, Role
 from earnest.engine.process.engine import Engine
 from earnest.engine.runs import reading
 from earnest.store.visible import Sight

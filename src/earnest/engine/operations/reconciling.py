@@ -37,6 +37,7 @@ from earnest.domain.operation import (
 )
 from earnest.engine.operations import operating, recording
 from earnest.engine.operations.recording import Proof
+from earnest.engine.process.actors import By, acting, name_of
 from earnest.engine.process.effects import Effect, as_call
 from earnest.engine.process.engine import Engine
 from earnest.engine.process.foreign_code import foreign_code, told_of
@@ -260,7 +261,7 @@ async def resolve(
     operation_id: uuid.UUID,
     verdict: Verdict,
     *,
-    by: str,
+    by: By,
     version: int | None,
 ) -> Operation:
     """Settles an unknown operation. The same verdict again is harmless, whatever its version; a
@@ -274,8 +275,9 @@ async def resolve(
         return _already(engine, operation, verdict)
     if version is None:
         raise PreconditionRequired("name the version that you looked at (If-Match)")
-    evidence = {"principal_id": by, "evidence": verdict.evidence, "note": verdict.note}
-    proof = Proof(by, version=version, evidence=evidence)
+    who = name_of(by)
+    evidence = {"principal_id": who, "evidence": verdict.evidence, "note": verdict.note}
+    proof = Proof(who, version=version, evidence=evidence, person=acting(scope_id, by))
     if version != operation.version:
         raise StaleVersion(
             f"the operation is in version {operation.version} now; look at it again",

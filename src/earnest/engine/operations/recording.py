@@ -22,6 +22,8 @@ from earnest.domain.operation import (
     OperationState,
     ReleaseReason,
 )
+from earnest.engine.process import auditing
+from earnest.engine.process.actors import Actor
 from earnest.engine.process.doorbells import QUESTION, WORK
 from earnest.engine.process.effects import as_call
 from earnest.engine.process.engine import Engine
@@ -38,7 +40,7 @@ class Proof:
     """By whom an outcome is told and what entitles them: `token` (it was their call) or `version`
     (they looked at the operation as it stands). `evidence` says why it is believed; `answer` is
     what a look-up said; `owner` is the fence and token of an attempt that says it of its own run,
-    which must still be its own (P5)."""
+    which must still be its own (P5). `person` is who settles a doubt, for the audit."""
 
     by: str
     token: uuid.UUID | None = None
@@ -46,6 +48,7 @@ class Proof:
     evidence: dict[str, Any] | None = None
     answer: tuple[LookupAnswer, str] | None = None
     owner: tuple[int, uuid.UUID] | None = None
+    person: Actor | None = None
 
     def entitles(self, operation: Operation) -> bool:
         if self.token is not None:
@@ -85,6 +88,7 @@ async def confirm(
         await _record(engine, tx, operation, receipt)
         event = moving.operation_event("operation.submitted", operation, ref=external_ref)
         await _tell(engine, tx, locked, operation, event, resolution, doubts=-1)
+        await _keep(tx, operation, proof, "submitted")
         return await _now(tx, operation)
 
     return await _promise(engine, "resolve" if proof.token is None else "confirm", work)
@@ -119,6 +123,7 @@ async def release(
         was_reserved = operation.state is OperationState.RESERVED
         doubts, reserved = (0, -1) if was_reserved else (-1, 0)
         await _tell(engine, tx, locked, operation, event, resolution, doubts, reserved)
+        await _keep(tx, operation, proof, "released")
         return await _now(tx, operation)
 
     return await _promise(engine, "resolve" if proof.token is None else "release", work)
@@ -258,6 +263,14 @@ def _resolution(operation: Operation, proof: Proof, outcome: str) -> dict[str, A
         return None
     by = "late_receipt" if proof.token is not None else proof.by
     return {"outcome": outcome, "by": by, **(proof.evidence or {})}
+
+
+async def _keep(tx: Tx, operation: Operation, proof: Proof, outcome: str) -> None:
+    """The evidence itself stands with the operation."""
+    if proof.person is not None:
+        subject = ids.show("op", operation.operation_id)
+        told = {"outcome": outcome, "kind": operation.kind}
+        await auditing.keep(tx, proof.person, "operation.resolved", subject, told)
 
 
 async def _note_answer(tx: Tx, operation: Operation, proof: Proof) -> None:

@@ -3,8 +3,6 @@
 A token reads `ern_<id>_<secret><check>`: 16 letters to find it by, 32 letters (160 random bits)
 that are the secret, and 7 letters of checksum, so that a mistyped one is refused without a question
 to the database. Only the SHA-256 of the text is stored; the text is shown once.
-
-Roles do not include each other. A member sees and does its own runs, an operator the scope's.
 """
 
 from __future__ import annotations
@@ -17,11 +15,10 @@ import time
 import zlib
 from collections import OrderedDict
 from collections.abc import Iterable
-from dataclasses import dataclass
 from datetime import timedelta
-from enum import StrEnum
 
-from earnest.domain.errors import Forbidden, InvalidRequest, NotFound, Unauthenticated
+from earnest.domain.errors import InvalidRequest, NotFound, Unauthenticated
+from earnest.engine.process.actors import Actor, Role
 from earnest.engine.process.engine import Engine
 from earnest.store import access
 from earnest.store.database import Tx
@@ -34,36 +31,6 @@ _SCOPE = re.compile(r"[a-z0-9][a-z0-9_.-]{0,62}")
 
 REMEMBERED_SECONDS = 2.0
 REMEMBERED_TOKENS = 10_000
-
-
-class Role(StrEnum):
-    MEMBER = "member"
-    APPROVER = "approver"
-    OPERATOR = "operator"
-    ADMIN = "admin"
-
-
-@dataclass(frozen=True, slots=True)
-class Actor:
-    """Who asks: a principal of one scope, with the roles it has there."""
-
-    scope_id: str
-    principal_id: str
-    roles: frozenset[str]
-
-    def require(self, *roles: Role) -> None:
-        """Raises `Forbidden` unless the actor has one of the roles."""
-        if self.roles.isdisjoint(roles):
-            raise Forbidden(f"this needs the role {' or '.join(roles)}")
-
-    def sees_only(self) -> str | None:
-        """Whose work it sees: its own id, or `None` for the whole scope's. Raises `NotFound` when
-        it sees nobody's: to such an actor no run exists."""
-        if Role.OPERATOR in self.roles:
-            return None
-        if Role.MEMBER in self.roles:
-            return self.principal_id
-        raise NotFound("an actor that is neither member nor operator sees no runs")
 
 
 # ---- scopes and principals ---------------------------------------------------------------------
@@ -224,7 +191,10 @@ async def _look_up(engine: Engine, text: str) -> tuple[Actor, float | None]:
     expected = bytes(32) if stored is None else stored.digest
     if not hmac.compare_digest(expected, digest) or stored is None:
         raise _refusal()
-    return Actor(stored.scope_id, stored.principal_id, stored.roles), stored.remaining
+    actor = Actor(
+        stored.scope_id, stored.principal_id, stored.roles, stored.of_first_scope, token_id
+    )
+    return actor, stored.remaining
 
 
 def _checksum(head: str) -> str:

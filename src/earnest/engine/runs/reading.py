@@ -12,7 +12,7 @@ from dataclasses import replace
 from earnest.domain.errors import NotFound
 from earnest.domain.operation import Operation
 from earnest.domain.run import Run
-from earnest.engine.process.access import Actor
+from earnest.engine.process.actors import Actor
 from earnest.engine.process.engine import Engine
 from earnest.store import operations, runs
 from earnest.store.runs import RunFilter

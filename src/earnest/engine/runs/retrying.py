@@ -11,6 +11,8 @@ import uuid
 from earnest.domain import canonical, ids
 from earnest.domain.errors import Conflict, IdempotencyConflict, NotFound, UnderReview
 from earnest.domain.run import NewRun, Run
+from earnest.engine.process import auditing
+from earnest.engine.process.actors import By, acting, name_of
 from earnest.engine.process.doorbells import WORK
 from earnest.engine.process.engine import Engine
 from earnest.engine.runs.submitting import Submitted
@@ -19,12 +21,13 @@ from earnest.store.database import Tx
 
 
 async def retry(
-    engine: Engine, scope_id: str, run_id: uuid.UUID, *, by: str, key: str | None = None
+    engine: Engine, scope_id: str, run_id: uuid.UUID, *, by: By, key: str | None = None
 ) -> Submitted:
     """A person's retry: a new run of the same lineage, revision + 1 (P22). It belongs to whoever
     asked for the old one, so that an operator who retries takes it away from nobody. Finished
-    history does not change. Raises `NotFound`, `Conflict` while one of the lineage is active or
-    succeeded, and `UnderReview` while one of its operations is in doubt."""
+    history does not change. Who retried is kept in the audit. Raises `NotFound`, `Conflict` while
+    one of the lineage is active or succeeded, and `UnderReview` while one of its operations is in
+    doubt."""
     attempted = ids.new_id()
 
     async def work(tx: Tx) -> Submitted:
@@ -34,7 +37,7 @@ async def retry(
         # Retries of one lineage come one after the other: the second one finds the first.
         await executions.lock(tx, scope_id, [old.lineage_id])
         fingerprint = canonical.digest(f"retry:{old.run_id}".encode())
-        stored_key = _stored_key(old, by, key)
+        stored_key = _stored_key(old, name_of(by), key)
         replay = await _replayed(tx, old, stored_key, fingerprint)
         if replay is not None:
             return replay
@@ -46,6 +49,9 @@ async def retry(
         if run is None:
             await _replayed(tx, old, stored_key, fingerprint)
             raise Conflict("this run was just retried by somebody else; read its lineage")
+        told = {"new_run_id": ids.show("run", run.run_id), "revision": revision}
+        subject = ids.show("run", run_id)
+        await auditing.keep(tx, acting(scope_id, by), "run.retried", subject, told)
         return Submitted(run, replayed=False)
 
     async def reread(tx: Tx) -> Submitted | None:

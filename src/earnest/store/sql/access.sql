@@ -1,7 +1,15 @@
 -- Scopes, principals, tokens, and small settings kept beside the facts.
 
 -- name: put_scope
-INSERT INTO scope (scope_id, created_at) VALUES ($1, clock()) ON CONFLICT DO NOTHING;
+-- The first one ever made is noted: it rules what all scopes share.
+WITH made AS (
+    INSERT INTO scope (scope_id, created_at) VALUES ($1, clock()) ON CONFLICT DO NOTHING
+    RETURNING scope_id
+), noted AS (
+    INSERT INTO setting (name, value) SELECT 'first_scope', scope_id FROM made
+    ON CONFLICT DO NOTHING
+)
+SELECT scope_id FROM made;
 
 -- name: list_scopes
 SELECT scope_id FROM scope ORDER BY scope_id LIMIT $1;
@@ -43,9 +51,11 @@ RETURNING token_id;
 -- name: find_token
 -- `remaining` is null for a token without expiry, else how many seconds it is still good.
 SELECT t.scope_id, t.principal_id, t.secret_hash, p.roles,
-       extract(epoch FROM t.expires_at - clock())::float8 AS remaining
+       extract(epoch FROM t.expires_at - clock())::float8 AS remaining,
+       EXISTS (SELECT FROM setting WHERE name = 'first_scope' AND value = t.scope_id)
+           AS of_first_scope
 FROM token t JOIN principal p USING (scope_id, principal_id)
-WHERE t.token_id = $1 AND t.revoked_at IS NULL
+WHERE t.token_id = $1 AND t.revoked_at IS NULL AND p.disabled_at IS NULL
   AND (t.expires_at IS NULL OR t.expires_at > clock());
 
 -- name: put_setting
