@@ -17,6 +17,7 @@ from earnest.doors.api import feed, health, operations, problems, reference, run
 from earnest.doors.api.cursors import Cursors
 from earnest.doors.api.gate import Gate
 from earnest.doors.api.openapi import make_openapi
+from earnest.doors.api.routes import require_rules
 from earnest.doors.api.streams import Streams, StreamSettings
 from earnest.doors.api.visit import Api
 from earnest.engine.inspection.readiness import Readiness
@@ -37,7 +38,8 @@ def build_api(
     streams: StreamSettings | None = None,
 ) -> FastAPI:
     """The API on an engine whose database is open. `ready` is asked by `/readyz` what the process
-    says of itself: not ready before its recovery is done and while it drains."""
+    says of itself: not ready before its recovery is done and while it drains. Raises
+    `SettingInvalid` for a route without a rule."""
     app = FastAPI(
         title="Earnest",
         version=version("earnest"),
@@ -53,6 +55,7 @@ def build_api(
     app.state.streams = Streams(engine, streams)
     for noun in (runs, run_parts, texts, feed, operations, health, reference):
         noun.routes.add_to(app)
+    require_rules(app)
     app.openapi = lambda: _openapi_once(app)  # type: ignore[method-assign]
     app.add_middleware(Gate, doorkeeper=doorkeeper or Doorkeeper(engine))
     return app

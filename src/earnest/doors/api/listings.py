@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from earnest.doors.api.cursors import Place
 from earnest.doors.api.parameters import PageQuery
 from earnest.doors.api.visit import Visit
+from earnest.engine.process.actors import Actor, Role
 
 T = TypeVar("T")
 
@@ -23,7 +24,7 @@ class Listing:
         self._bound_to = {
             "list": name,
             "scope": visit.actor.scope_id,
-            "asked_by": visit.actor.sees_only(),
+            "asked_by": _whose(visit.actor),
             **asked,
             **filters,
         }
@@ -47,3 +48,10 @@ class Listing:
         more = len(found) > len(items)
         cursor = await self._cursors.write(self._bound_to, place(items[-1])) if more else None
         return {"items": [show(item) for item in items], "next_cursor": cursor}
+
+
+def _whose(actor: Actor) -> str | list[str] | None:
+    """Told apart by what they see: a member from the others, who see by their roles."""
+    if actor.roles.isdisjoint((Role.MEMBER, Role.OPERATOR)):
+        return sorted(actor.roles)
+    return actor.sees_only()

@@ -1,5 +1,5 @@
-"""How a route is declared: with the roles that open it, its answer and its problems. There is no
-way to declare one without roles but to say `public`.
+"""How a route is declared: with the rule of who may come, its answer and its problems. There is no
+way to declare one without a rule but to say `public`.
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ from fastapi import Depends, FastAPI, Request
 from fastapi.routing import APIRoute
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
+from earnest.domain.errors import SettingInvalid
 from earnest.doors.api import sse
 from earnest.doors.api.json_bodies import read_json
 from earnest.doors.api.problems import MEDIA_TYPE
+from earnest.doors.api.rules import EVERYBODY, Rule
 from earnest.doors.api.visit import admission
 from earnest.engine.process.actors import Role
 from earnest.engine.process.epoch import POSITION_PATTERN
@@ -73,7 +75,10 @@ class Answer:
 
 
 class JsonRoute(APIRoute):
-    """A route whose body, where it has one, is read strictly before anything else sees it."""
+    """A route whose body, where it has one, is read strictly before anything else sees it. `rule`
+    says who may come; one that was not declared here has none, and is refused at start."""
+
+    rule: Rule | None = None
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
@@ -91,7 +96,7 @@ class Routes:
 
     def __init__(self, noun: str) -> None:
         self._noun = noun
-        self._declared: list[tuple[str, Handler, dict[str, Any]]] = []
+        self._declared: list[tuple[str, Handler, dict[str, Any], Rule]] = []
 
     def get(self, path: str, answer: Answer, **terms: Any) -> Callable[[Handler], Handler]:
         return self._declare("GET", path, answer, **terms)
@@ -99,15 +104,24 @@ class Routes:
     def post(self, path: str, answer: Answer, **terms: Any) -> Callable[[Handler], Handler]:
         return self._declare("POST", path, answer, **terms)
 
+    def put(self, path: str, answer: Answer, **terms: Any) -> Callable[[Handler], Handler]:
+        return self._declare("PUT", path, answer, **terms)
+
+    def delete(self, path: str, answer: Answer, **terms: Any) -> Callable[[Handler], Handler]:
+        return self._declare("DELETE", path, answer, **terms)
+
     def public(
         self, path: str, answer: Answer, problems: tuple[int, ...] = ()
     ) -> Callable[[Handler], Handler]:
         """A route for everybody: it must tell no facts."""
-        return self._keep(path, _terms("GET", answer, set(problems)))
+        return self._keep(path, _terms("GET", answer, set(problems)), EVERYBODY)
 
     def add_to(self, app: FastAPI) -> None:
-        for path, handler, terms in self._declared:
+        for path, handler, terms, rule in self._declared:
             app.router.add_api_route(path, handler, route_class_override=JsonRoute, **terms)
+            made = app.routes[-1]
+            assert isinstance(made, JsonRoute), "as it was just said"
+            made.rule = rule
 
     def _declare(
         self,
@@ -117,32 +131,41 @@ class Routes:
         *,
         roles: tuple[Role, ...],
         seen_by: tuple[Role, ...] = MINE_OR_SCOPES,
+        of_first_scope: bool = False,
         problems: tuple[int, ...] = (),
         takes: tuple[dict[str, Any], ...] = (),
     ) -> Callable[[Handler], Handler]:
-        """`roles` open the route. Where its path names one thing, whoever is not in `seen_by` is
-        told that there is no such thing; the handler looks for it as the actor, and then requires
-        the role if `seen_by` holds more."""
-        hides = "{" in path
-        refusals = {*_ALWAYS, *problems, 404 if hides else 403}
-        if hides and roles != seen_by:
+        """The three about who may come are the route's `Rule`. The handler looks for the thing that
+        the path names as the actor, and then requires the role if `seen_by` holds more."""
+        rule = Rule(roles, seen_by, of_first_scope, hides="{" in path)
+        refusals = {*_ALWAYS, *problems, 404 if rule.hides else 403}
+        if rule.hides and roles != seen_by:
             refusals.add(403)
         terms = _terms(method, answer, refusals)
-        terms["dependencies"] = [Depends(admission(roles, seen_by, hides=hides))]
+        terms["dependencies"] = [Depends(admission(rule))]
         terms["openapi_extra"] = {
             "security": [{"token": [role.value]} for role in roles],
             "parameters": list(takes),
         }
-        return self._keep(path, terms)
+        return self._keep(path, terms, rule)
 
-    def _keep(self, path: str, terms: dict[str, Any]) -> Callable[[Handler], Handler]:
+    def _keep(self, path: str, terms: dict[str, Any], rule: Rule) -> Callable[[Handler], Handler]:
         def declare(handler: Handler) -> Handler:
             summary, _, rest = cleandoc(handler.__doc__ or "").partition("\n")
             told = {"summary": summary.rstrip("."), "description": rest, "tags": [self._noun]}
-            self._declared.append((path, handler, {**terms, **told}))
+            self._declared.append((path, handler, {**terms, **told}, rule))
             return handler
 
         return declare
+
+
+def require_rules(app: FastAPI) -> None:
+    """Raises `SettingInvalid` when a route of the application was declared without a rule."""
+    unruled = [str(route) for route in app.routes if getattr(route, "rule", None) is None]
+    if unruled:
+        raise SettingInvalid(
+            f"who may come to {', '.join(unruled)}? Declare it with `Routes`, which asks for roles"
+        )
 
 
 def _terms(method: str, answer: Answer, refusals: set[int]) -> dict[str, Any]:

@@ -10,13 +10,14 @@ from fastapi import Depends, Request
 from starlette.datastructures import Headers
 
 from earnest.domain import ids
-from earnest.domain.errors import Forbidden, NotFound, Unauthenticated
+from earnest.domain.errors import Unauthenticated
 from earnest.domain.operation import Operation
 from earnest.domain.run import Run
 from earnest.doors.api.cursors import Cursors
 from earnest.doors.api.json_bodies import JsonRequest
+from earnest.doors.api.rules import Rule
 from earnest.engine.inspection.readiness import Readiness
-from earnest.engine.process.actors import Actor, Role
+from earnest.engine.process.actors import Actor
 from earnest.engine.process.engine import Engine
 from earnest.engine.runs import reading
 from earnest.store.visible import Sight
@@ -70,18 +71,11 @@ async def _visit(request: Request) -> Visit:
 Visiting = Annotated[Visit, Depends(_visit)]
 
 
-def admission(
-    roles: tuple[Role, ...], seen_by: tuple[Role, ...], *, hides: bool
-) -> Callable[[Request], Awaitable[None]]:
-    """Lets an actor with one of the roles pass. Who lacks them hears `Forbidden`, or `NotFound`
-    where the route is about one thing that only `seen_by` may see."""
+def admission(rule: Rule) -> Callable[[Request], Awaitable[None]]:
+    """Lets pass whom the rule admits."""
 
     async def admit(request: Request) -> None:
-        actor = _actor(request)
-        if hides and actor.roles.isdisjoint(seen_by):
-            raise NotFound("nothing that this actor may see")
-        if not hides and actor.roles.isdisjoint(roles):
-            raise Forbidden(f"this needs the role {' or '.join(roles)}")
+        rule.admit(_actor(request))
 
     return admit
 
