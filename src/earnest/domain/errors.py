@@ -102,6 +102,12 @@ class UnderReview(Conflict):
     code = "under_review"
 
 
+class ProposalChanged(Conflict):
+    """The decision is about another request than the one that waits for it."""
+
+    code = "proposal_changed"
+
+
 class ResourceBusy(Conflict):
     """Another live operation holds this resource key."""
 
@@ -139,6 +145,12 @@ class DatabaseUnavailable(Busy):
     """The database cannot be reached."""
 
     code = "database_unavailable"
+
+
+class StorageUnavailable(Busy):
+    """The place of artifacts cannot be used now."""
+
+    code = "storage_unavailable"
 
 
 class HomeUnusable(EarnestError):
@@ -208,6 +220,18 @@ class SignalTimedOut(EarnestError):
     """The signal did not come in time."""
 
     code = "signal_timed_out"
+
+
+class ApprovalRejected(EarnestError):
+    """Somebody decided against it."""
+
+    code, status = "approval_rejected", 409
+
+
+class ApprovalExpired(EarnestError):
+    """Nobody decided in time."""
+
+    code, status = "approval_expired", 409
 
 
 class Blocked(EarnestError):

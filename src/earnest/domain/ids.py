@@ -17,7 +17,7 @@ from typeid import TypeID
 
 from earnest.domain.errors import NotFound
 
-Prefix = Literal["run", "att", "op", "find", "inst", "aud", "apr"]
+Prefix = Literal["run", "att", "op", "find", "inst", "art", "aud", "apr", "sink", "msg", "dlv"]
 
 _NOUNS: dict[Prefix, str] = {
     "run": "run",
@@ -25,8 +25,12 @@ _NOUNS: dict[Prefix, str] = {
     "op": "operation",
     "find": "finding",
     "inst": "instance",
+    "sink": "sink",
+    "msg": "message",
+    "dlv": "delivery",
     "apr": "approval",
     "aud": "audit entry",
+    "art": "artifact",
 }
 _OPERATION_ALONE = uuid.UUID("0b6f3d1e-6c35-5c3a-9a53-8f8f5e1c2d10")
 
@@ -62,6 +66,16 @@ def operation_approval_id(operation: uuid.UUID) -> uuid.UUID:
 def standing_operation_id(scope_id: str, principal_id: str, kind: str, key: str) -> uuid.UUID:
     """The id of an operation without a run: same scope, principal, kind and key, same id."""
     return uuid.uuid5(_OPERATION_ALONE, "\x1f".join((scope_id, principal_id, kind, key)))
+
+
+def event_message_id(run: uuid.UUID, seq: int) -> uuid.UUID:
+    """The id under which an event is told outside: the same to every sink, in every attempt."""
+    return _derived(run, f"event:{seq}")
+
+
+def published_message_id(run: uuid.UUID, name: str) -> uuid.UUID:
+    """The id of what a run publishes under a name of its own."""
+    return _derived(run, f"message:{name}")
 
 
 def attempt_id(run: uuid.UUID, fence: int) -> uuid.UUID:
