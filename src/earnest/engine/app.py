@@ -11,7 +11,7 @@ from earnest.domain import ids
 from earnest.domain.duration import Duration, duration
 from earnest.domain.errors import SettingInvalid
 from earnest.domain.run import RetryPolicy
-from earnest.engine.process import binding
+from earnest.engine.process import as_sent, binding
 from earnest.engine.process.effects import Effect, require_effect
 from earnest.engine.process.kinds import Kinds, RunKind, check_name, make_kind, require_kind
 from earnest.engine.runs import submitting
@@ -104,7 +104,13 @@ class App:
         require_kind(kind)
         bound = binding.current()
         request = submitting.Request(
-            kind.name, input, key, priority=priority, not_before=not_before, labels=labels or {}
+            kind.name,
+            input,
+            key,
+            priority=priority,
+            not_before=not_before,
+            labels=labels or {},
+            fingerprint_of=as_sent.request(kind.name, input) if key is not None else None,
         )
         submitted = await submitting.submit(
             bound.engine, bound.scope_id, bound.principal_id, request

@@ -25,12 +25,13 @@ class Terms:
 
 
 @dataclass(frozen=True, slots=True)
-class UncheckedRequest:
-    """What a run from SQL was asked to do, and whether its input is the one to compare with."""
+class EarlierRequest:
+    """What a run was asked to do, and whether its input is the one to compare with."""
 
     kind: str
     input: Any
     same_input: bool
+    fingerprint: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +62,14 @@ async def announced(database: Database) -> list[str]:
     return [row["name"] for row in await database.fetch("announced_kinds")]
 
 
-async def unchecked_request(
+async def earlier_request(
     tx: Tx, scope_id: str, run_id: uuid.UUID, compared: bytes
-) -> UncheckedRequest | None:
-    """`None` when the run did not come from SQL."""
-    row = await tx.fetchrow(sql("unchecked_request"), scope_id, run_id, compared)
-    return None if row is None else UncheckedRequest(row["kind"], row["input"], row["same_input"])
+) -> EarlierRequest | None:
+    """`None` when the run is a person's retry: that is another request."""
+    row = await tx.fetchrow(sql("earlier_request"), scope_id, run_id, compared)
+    if row is None:
+        return None
+    return EarlierRequest(row["kind"], row["input"], row["same_input"], row["fingerprint"])
 
 
 async def origin_of_input(

@@ -136,10 +136,17 @@ def submit(  # noqa: PLR0913, PLR0917 - a command's parameters are its options
     as_json: Json = False,
 ) -> None:
     """Ask for a run. It is stored when this returns; a worker takes it up."""
+    from earnest.engine.process import as_sent
     from earnest.engine.runs.submitting import Request
 
+    value = read_json(input, "INPUT")
     request = Request(
-        kind, read_json(input, "INPUT"), key, priority=priority, labels=read_pairs(label or ())
+        kind,
+        value,
+        key,
+        priority=priority,
+        labels=read_pairs(label or ()),
+        fingerprint_of=as_sent.request(kind, value) if key is not None else None,
     )
 
     async def act(desk: Desk) -> ExitCode:

@@ -1,8 +1,8 @@
 """Requests from SQL: their input was stored without being compared with a type.
 
 Through the other doors an input is checked and stored as its type writes it. SQL knows no types, so
-two questions remain for later: whether a request through another door is the same as one from SQL,
-and what it means that a stored input does not fit.
+two questions remain for later: whether a request through another door is the same as one that is
+there (`as_sent.py` says what is compared), and what it means that a stored input does not fit.
 """
 
 from __future__ import annotations
@@ -10,8 +10,10 @@ from __future__ import annotations
 import uuid
 from typing import Any
 
+from earnest.domain import canonical
 from earnest.domain.errors import CodeChanged, EarnestError, InputInvalid, InvalidRequest
 from earnest.domain.run import NewRun
+from earnest.engine.process import as_sent
 from earnest.engine.process.announcing import input_schema
 from earnest.engine.process.engine import Engine
 from earnest.engine.process.kinds import RunKind
@@ -19,14 +21,21 @@ from earnest.store import kinds
 from earnest.store.database import Tx
 from earnest.store.executions import Claimed
 
+FROM_SQL = b"sql"
+
 
 async def is_same_request(tx: Tx, kind: RunKind[Any, Any], new: NewRun, run_id: uuid.UUID) -> bool:
-    """Whether the run came from SQL and was asked for with this kind and input: as it stands, or
-    as the kind's type would have written it."""
-    asked = await kinds.unchecked_request(tx, new.scope_id, run_id, new.input)
-    if asked is None or asked.kind != new.kind:
+    """Whether the run, whose fingerprint is another, was asked for with this kind and input. As
+    they were sent, where that is known; else as the kind's type writes them."""
+    old = await kinds.earlier_request(tx, new.scope_id, run_id, new.input)
+    if old is None or old.kind != new.kind:
         return False
-    return asked.same_input or _as_its_type_writes_it(kind, asked.input) == new.input
+    if as_sent.is_as_written(new.fingerprint, new.kind, new.input) or as_sent.is_as_written(
+        old.fingerprint, old.kind, canonical.encode(old.input)
+    ):
+        return old.same_input or _as_its_type_writes_it(kind, old.input) == new.input
+    from_sql = old.fingerprint == FROM_SQL
+    return from_sql and as_sent.fingerprint(old.kind, old.input) == new.fingerprint
 
 
 def _as_its_type_writes_it(kind: RunKind[Any, Any], stored: Any) -> bytes | None:

@@ -21,11 +21,10 @@ WHERE (run_kind.lane, run_kind.max_attempts, run_kind.deadline, run_kind.fails_o
        excluded.input_schema)
 RETURNING name;
 
--- name: unchecked_request
--- What a run that came from SQL was asked to do. $1 scope, $2 run, $3 an input to compare with its
--- own. No row back: its request was checked by code and has a digest.
-SELECT kind, input, input = $3::jsonb AS same_input FROM run
-WHERE scope_id = $1 AND run_id = $2 AND fingerprint = 'sql';
+-- name: earlier_request
+-- What a run was asked to do. $1 scope, $2 run, $3 an input to compare with its own.
+SELECT kind, input, input = $3::jsonb AS same_input, fingerprint FROM run
+WHERE scope_id = $1 AND run_id = $2 AND retry_of IS NULL;
 
 -- name: origin_of_input
 -- $1 scope, $2 run, $3 kind, $4 the schema that this process has for its input. `unchecked`: nobody
