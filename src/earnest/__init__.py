@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from earnest.assembly import blocking
     from earnest.assembly import open_app as open  # noqa: A004
     from earnest.domain.errors import (
+        ApprovalExpired,
+        ApprovalRejected,
         Blocked,
         ChildFailed,
         CodeChanged,
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
         SignalTimedOut,
     )
     from earnest.engine.app import App
+    from earnest.engine.approvals.asking import Approved
     from earnest.engine.attempts.context import Child, Context
     from earnest.engine.attempts.plain import PlainContext
     from earnest.engine.operations.standing import operation
@@ -39,6 +42,9 @@ __version__ = "0.1.0"
 
 __all__ = [
     "App",
+    "ApprovalExpired",
+    "ApprovalRejected",
+    "Approved",
     "Blocked",
     "Call",
     "Child",
@@ -65,6 +71,7 @@ __all__ = [
 
 _ELSEWHERE = {
     "App": "engine.app",
+    "Approved": "engine.approvals.asking",
     "Call": "engine.process.effects",
     "Child": "engine.attempts.context",
     "Context": "engine.attempts.context",

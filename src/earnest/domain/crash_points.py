@@ -3,7 +3,8 @@
 Every promise of the store that does something passes `NAME.before` (nothing of it is committed)
 and `NAME.after` (it is committed and nobody has been told); one that finds nothing to do passes
 none, so that the second passing of a point is the second deed. The one call of an operation passes
-`call.before` and `call.after`. The app's own record of a receipt passes `record.before` and
+`call.before` and `call.after`, a message on its way to a sink `deliver.before` and `deliver.after`.
+The app's own record of a receipt passes `record.before` and
 `record.after`, both inside the receipt's transaction. In production no hook is installed and a
 point costs a look at an empty list.
 """
@@ -14,10 +15,11 @@ from collections.abc import Callable
 
 PROMISES = (
     "submit claim step emit reserve begin confirm release doubt settle park wake cancel resolve "
-    "reap retry renew signal expire look_up"
+    "reap retry renew signal decide expire look_up "
+    "publish take ack receive"
 ).split()
 
-NAMES = (*PROMISES, "call", "record")
+NAMES = (*PROMISES, "call", "deliver", "record")
 POINTS = frozenset(f"{name}.{side}" for name in NAMES for side in ("before", "after"))
 
 _hooks: list[Callable[[str], None]] = []

@@ -32,6 +32,7 @@ class ReasonCode(StrEnum):
     WAITS_FOR_TIME = "waits_for_time"
     WAITS_FOR_SIGNAL = "waits_for_signal"
     WAITS_FOR_CHILD = "waits_for_child"
+    WAITS_FOR_APPROVAL = "waits_for_approval"
     WAITS_FOR_OTHERS = "waits_for_others"
     # unknown
     OPERATION_IN_DOUBT = "operation_in_doubt"
@@ -48,14 +49,15 @@ class MoverBy(StrEnum):
     TIME = "time"
     WORKER = "worker"
     CALLER = "caller"
+    APPROVER = "approver"
     OPERATOR = "operator"
     PROVIDER = "provider"
 
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """What a reason is about: `type` is `run`, `operation`, `instance`, `lane`, `kind`, `effect` or
-    `signal`; `status` is how that stands, where it has a state."""
+    """What a reason is about: `type` is `run`, `operation`, `approval`, `instance`, `lane`, `kind`,
+    `effect` or `signal`; `status` is how that stands, where it has a state."""
 
     type: str
     id: str

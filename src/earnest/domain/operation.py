@@ -105,7 +105,8 @@ class EffectTerms:
 
 
 class Operation(Struct, frozen=True):
-    """An operation as it stands. `run_id` is `None` when it stands alone."""
+    """An operation as it stands. `run_id` is `None` when it stands alone, `approval_id` when nobody
+    has to approve it."""
 
     scope_id: str
     operation_id: uuid.UUID
@@ -119,6 +120,7 @@ class Operation(Struct, frozen=True):
     resource_key: str | None
     live: bool
     has_released_hook: bool
+    approval_id: uuid.UUID | None
     request: Any
     digest: bytes
     attempt: int

@@ -15,6 +15,7 @@ from typing import Any
 from msgspec import Struct
 
 from earnest.domain import ids
+from earnest.domain.approval import Approval, Proposal
 
 
 class RunStatus(StrEnum):
@@ -117,13 +118,15 @@ class RetryPolicy:
 
 class Wait(Struct, frozen=True):
     """What a parked run waits for. `kind` is `time`, `signal`, `children` or `approval`; the rest
-    says which: `until` for a time, `name` and `number` for a signal, `run_ids` for children."""
+    says which: `until` for a time, `name` and `number` for a signal, `run_ids` for children. A
+    decision is a `Proposal` until the run is parked, then the `Approval` that stands for it."""
 
     kind: str
     name: str = ""
     number: int = 0
     until: datetime | None = None
     run_ids: tuple[uuid.UUID, ...] = ()
+    approval: Proposal | Approval | None = None
 
     def as_json(self) -> dict[str, Any]:
         shown: dict[str, Any] = {"kind": self.kind}
@@ -135,6 +138,11 @@ class Wait(Struct, frozen=True):
             shown["until"] = self.until.isoformat()
         if self.run_ids:
             shown["run_ids"] = [ids.show("run", run_id) for run_id in self.run_ids]
+        if self.approval is not None:
+            shown["approval_id"] = ids.show("apr", self.approval.approval_id)
+            shown["role"] = self.approval.role
+        if isinstance(self.approval, Approval) and self.approval.expires_at is not None:
+            shown["expires_at"] = self.approval.expires_at.isoformat()
         return shown
 
 

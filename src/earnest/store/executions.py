@@ -50,6 +50,7 @@ class Execution(Struct, frozen=True):
     fails_on_doubt: bool
     doubts: int
     reserved: int
+    undecided: int
     cancel_requested: bool
     parent_run_id: uuid.UUID | None
     waiting_on: list[dict[str, Any]] | None
@@ -318,6 +319,7 @@ def _as_execution(row: Record) -> Execution:
         fails_on_doubt=row["fails_on_doubt"],
         doubts=row["doubts"],
         reserved=row["reserved"],
+        undecided=row["undecided"],
         cancel_requested=row["cancel_requested"],
         parent_run_id=row["parent_run_id"],
         waiting_on=row["waiting_on"],

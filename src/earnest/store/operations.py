@@ -38,6 +38,7 @@ class NewOperation:
     request: bytes
     digest: bytes
     fence: int
+    approval_id: uuid.UUID | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +84,7 @@ async def reserve(tx: Tx, new: NewOperation, note: Note) -> bool:
         new.terms.absent_after,
         new.terms.timeout,
         new.terms.has_released_hook,
+        new.approval_id,
     )
     if version is None:
         return False
@@ -123,11 +125,24 @@ async def of_run(source: Tx | Database, scope_id: str, run_id: uuid.UUID) -> lis
 
 
 async def reserve_again(
-    tx: Tx, operation: Operation, fence: int, note: Note, *, has_released_hook: bool = False
+    tx: Tx,
+    operation: Operation,
+    fence: int,
+    note: Note,
+    *,
+    has_released_hook: bool = False,
+    approval_id: uuid.UUID | None = None,
 ) -> None:
+    """`approval_id`: from now on it needs that; what it needed before stays needed."""
     await _move(
-        tx, operation, OperationState.RESERVED, note, "reserve_again", fence, has_released_hook
-    )
+        tx, operation, OperationState.RESERVED, note, "reserve_again", fence, has_released_hook,
+        approval_id,
+    )  # fmt: skip
+
+
+async def need_approval(tx: Tx, operation: Operation, approval_id: uuid.UUID, note: Note) -> None:
+    """A reserved operation is not begun any more without it."""
+    await _move(tx, operation, OperationState.RESERVED, note, "need_approval", approval_id)
 
 
 async def begin(
@@ -376,6 +391,7 @@ def as_operation(row: Record) -> Operation:
         resource_key=row["resource_key"],
         live=row["live"],
         has_released_hook=row["has_released_hook"],
+        approval_id=row["approval_id"],
         request=row["request"],
         digest=row["digest"],
         attempt=row["fence"],

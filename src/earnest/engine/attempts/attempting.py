@@ -17,6 +17,8 @@ from typing import Any
 
 from earnest.domain import canonical, ids
 from earnest.domain.errors import (
+    ApprovalExpired,
+    ApprovalRejected,
     AttemptTimedOut,
     Blocked,
     ChildFailed,
@@ -57,6 +59,8 @@ log = get_logger("earnest.attempt")
 FOR_GOOD = (
     Refused,
     NotDone,
+    ApprovalRejected,
+    ApprovalExpired,
     Failed,
     ChildFailed,
     SignalTimedOut,

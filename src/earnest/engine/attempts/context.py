@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 import inspect
 import uuid
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Generic, NoReturn, ParamSpec, TypeVar, cast, overload
@@ -20,8 +20,11 @@ from pydantic import ValidationError
 from pydantic_core import to_jsonable_python
 
 from earnest.domain import canonical, ids
+from earnest.domain.approval import Approval, Proposal
 from earnest.domain.duration import Duration, duration
 from earnest.domain.errors import (
+    ApprovalExpired,
+    ApprovalRejected,
     ChildFailed,
     CodeChanged,
     InvalidRequest,
@@ -31,11 +34,14 @@ from earnest.domain.errors import (
 from earnest.domain.event import MAX_PAYLOAD_BYTES, is_app_type
 from earnest.domain.operation import Operation
 from earnest.domain.run import RunStatus, Wait
+from earnest.engine.approvals import asking
+from earnest.engine.approvals.asking import Approved, Terms
 from earnest.engine.attempts import parenting
 from earnest.engine.attempts.recalling import Recalling, kept_beside_steps
 from earnest.engine.attempts.remembering import digest_of
 from earnest.engine.attempts.step_results import encode_result, read_result, result_type
 from earnest.engine.operations import intending, operating
+from earnest.engine.process.actors import Role
 from earnest.engine.process.effects import Effect
 from earnest.engine.process.foreign_code import Leaving, foreign_code
 from earnest.engine.process.kinds import RunKind, require_kind
@@ -43,6 +49,7 @@ from earnest.engine.process.logs import get_logger
 from earnest.engine.process.threads import in_thread
 from earnest.engine.process.typed_json import misfit
 from earnest.engine.runs.fencing import patiently
+from earnest.store import approvals
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -143,18 +150,54 @@ class Context(Recalling):
         *,
         key: str | None = None,
         resource_key: str | None = None,
+        approval: Terms | None = None,
     ) -> ReceiptT:
-        """Does it at most once, under the same id in every attempt, and returns the receipt.
+        """Does it at most once, under the same id in every attempt, and returns the receipt. With
+        `approval=ctx.approve(role=..., expires_in=...)` the run waits until somebody has approved
+        this very request; nothing else is sent under that decision.
 
-        Raises `Refused`, `NotSent`, `NotDone` when it surely was not done and `InDoubt` when that
-        cannot be known; a run whose handler swallows the doubt becomes `unknown` all the same.
+        Raises `Refused`, `NotSent`, `NotDone`, `ApprovalRejected`, `ApprovalExpired` when it surely
+        was not done and `InDoubt` when that cannot be known; a run whose handler swallows the doubt
+        becomes `unknown` all the same.
         """
         intent = self._intent(self._name("operation", name, key), effect, request, resource_key)
         known = await self._known_operation(intent)
         if known is not None and intent.is_of(known) and known.receipt is not None:
             return cast(ReceiptT, operating.read_receipt(intent.effect, known))
+        if approval is not None:
+            intent = await self._have_approved(intent, approval)
         self._check_open()
         return cast(ReceiptT, await self._perform(intent))
+
+    @overload
+    def approve(self, *, role: str = ..., expires_in: Duration | None = ...) -> Terms: ...
+    @overload
+    def approve(
+        self,
+        name: str,
+        proposal: Any,
+        *,
+        role: str = ...,
+        expires_in: Duration | None = ...,
+        key: str | None = ...,
+    ) -> Coroutine[Any, Any, Approved]: ...
+    def approve(
+        self,
+        name: str | None = None,
+        proposal: Any = None,
+        *,
+        role: str = Role.APPROVER,
+        expires_in: Duration | None = None,
+        key: str | None = None,
+    ) -> Terms | Coroutine[Any, Any, Approved]:
+        """Without a name: the terms on which an operation is approved. With one, to be awaited: a
+        decision for its own sake about `proposal`, which is JSON; the run waits without a worker.
+
+        `role` is who decides (`approver`, `operator` or `admin`), `expires_in` how long that can be
+        done. Raises `ApprovalRejected` and `ApprovalExpired`, in every attempt again.
+        """
+        terms = asking.make_terms(role, expires_in)
+        return terms if name is None else self._approve(name, proposal, terms, key)
 
     # ---- waiting ---------------------------------------------------------------------------
 
@@ -238,6 +281,40 @@ class Context(Recalling):
         await self._write("step.completed", told, name, "step", digest, result)
         return read_result(adapter, canonical.decode(result), name)
 
+    async def _approve(self, name: str, proposal: Any, terms: Terms, key: str | None) -> Approved:
+        stored = self._name("approval", name, key)
+        return await self._decision(asking.own_proposal(self._asker(), stored, proposal, terms))
+
+    async def _have_approved(self, intent: intending.Intent, terms: Terms) -> intending.Intent:
+        """Returns when somebody has approved it. The intent is durable before anybody is asked, and
+        given up when the answer is no. What was begun already is past its approval."""
+        asked = asking.request_proposal(
+            self._asker(), intent.name, terms, operation_id=intent.operation_id,
+            effect=intent.effect.kind, data=intent.data,
+        )  # fmt: skip
+        intent = replace(intent, approval_id=asked.approval_id)
+        known = await self._find_approval(asked)
+        if known is None and not await self._reserve(intent):
+            return intent
+        try:
+            await self._decision(asked)
+        except (ApprovalRejected, ApprovalExpired):
+            await self._give_up(intent)
+            raise
+        return intent
+
+    async def _decision(self, asked: Proposal) -> Approved:
+        known = await self._find_approval(asked)
+        if asking.is_pending(asked, known):
+            await self._park(Wait("approval", name=asked.name, approval=asked))
+        assert known is not None, "what is not there is pending"
+        return asking.answer(known)
+
+    def _asker(self) -> asking.Asker:
+        kind = self.engine.kinds[self.claimed.kind]
+        excludes = not kind.approver_may_be_proposer
+        return asking.Asker(self.claimed.run_id, self.claimed.principal_id, excludes)
+
     async def _known_operation(self, intent: intending.Intent) -> Operation | None:
         memory = await self._remember_all()
         return memory.operations.get(intent.operation_id)
@@ -262,6 +339,23 @@ class Context(Recalling):
         await self.flush_text()
         self._check_open()
         return await self._finish_even_if_left(operating.perform(self.engine, intent))
+
+    async def _reserve(self, intent: intending.Intent) -> bool:
+        """Whether it stands as reserved then, and waits for nothing but its approval."""
+        self._check_open()
+        reserve = partial(intending.reserve, self.engine, intent)
+        return intending.may_begin(await patiently(self.lease.valid, reserve))
+
+    async def _give_up(self, intent: intending.Intent) -> None:
+        self._check_open()
+        give_up = partial(intending.give_up, self.engine, intent)
+        await patiently(self.lease.valid, give_up)
+
+    async def _find_approval(self, asked: Proposal) -> Approval | None:
+        """A first attempt has asked nobody yet."""
+        if self.attempt == 1:
+            return None
+        return await approvals.find(self.engine.database, self.scope_id, asked.approval_id)
 
     async def _submit(
         self, kind: RunKind[Any, Any], input: Any, name: str, detached: bool

@@ -9,9 +9,11 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
+from earnest.engine.approvals.asking import Approved, Terms
 from earnest.engine.attempts.names import asked_in
+from earnest.engine.process.actors import Role
 from earnest.engine.process.effects import Effect
 from earnest.engine.process.kinds import RunKind
 
@@ -84,9 +86,39 @@ class PlainContext:
         *,
         key: str | None = None,
         resource_key: str | None = None,
+        approval: Terms | None = None,
     ) -> Any:
-        work = self._context.operation(name, effect, request, key=key, resource_key=resource_key)
-        return self._wait(work)
+        return self._wait(
+            self._context.operation(
+                name, effect, request, key=key, resource_key=resource_key, approval=approval
+            )
+        )
+
+    @overload
+    def approve(self, *, role: str = ..., expires_in: Any = ...) -> Terms: ...
+    @overload
+    def approve(
+        self,
+        name: str,
+        proposal: Any,
+        *,
+        role: str = ...,
+        expires_in: Any = ...,
+        key: str | None = ...,
+    ) -> Approved: ...
+    def approve(
+        self,
+        name: str | None = None,
+        proposal: Any = None,
+        *,
+        role: str = Role.APPROVER,
+        expires_in: Any = None,
+        key: str | None = None,
+    ) -> Terms | Approved:
+        if name is None:
+            return self._context.approve(role=role, expires_in=expires_in)
+        work = self._context.approve(name, proposal, role=role, expires_in=expires_in, key=key)
+        return self._wait(work)  # type: ignore[no-any-return]
 
     def sleep(self, span: Any, *, key: str | None = None) -> None:
         self._wait(self._context.sleep(span, key=key))

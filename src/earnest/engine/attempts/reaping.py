@@ -1,8 +1,8 @@
 """Reaping: what has run out is moved on, by whoever is alive.
 
-Lapsed leases (the attempt is lost), calls whose sender is gone (doubt), deadlines (expired), times
-that parked runs wait for (woken). Any number of processes may reap at once; each move is judged
-again under the row's lock.
+Lapsed leases (the attempt is lost), calls whose sender is gone (doubt), deadlines and approvals
+(expired), times that parked runs wait for (woken). Any number of processes may reap at once; each
+move is judged again under the row's lock.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from earnest.domain.event import NewEvent
 from earnest.domain.ids import Prefix
 from earnest.domain.operation import Operation, OperationState, Recovery, may_send_again
 from earnest.domain.run import AttemptOutcome, RunStatus
+from earnest.engine.approvals import expiring
 from earnest.engine.operations import recording
 from earnest.engine.process import instances
 from earnest.engine.process.doorbells import QUESTION, WORK
@@ -79,6 +80,7 @@ class Reaper:
     async def look(self) -> int:
         """One round over everything that can run out; returns how much was moved."""
         moved = await wake_timed(self._engine) + await expire(self._engine)
+        moved += await expire_approvals(self._engine)
         clock = await self._engine.database.fetchrow("database_clock")
         assert clock is not None, "a SELECT without FROM has a row"
         if not self._clocks.trusts(clock["wall"], time.monotonic()):
@@ -138,6 +140,16 @@ async def expire(engine: Engine) -> int:
         lambda: executions.keys(engine.database, "expiring_runs", BATCH),
         "expire",
         lambda tx, key: _expire(engine, tx, key),
+    )
+
+
+async def expire_approvals(engine: Engine) -> int:
+    """What nobody decided in time is over, and its run hears of it (P25)."""
+    return await _each(
+        engine,
+        lambda: executions.keys(engine.database, "expiring_approvals", BATCH),
+        "expire",
+        expiring.expire,
     )
 
 

@@ -18,6 +18,7 @@ from msgspec import Struct
 
 from earnest.domain.event import NewEvent
 from earnest.domain.run import AttemptOutcome, RetryPolicy, RunStatus, Wait
+from earnest.engine.approvals import requesting
 from earnest.engine.process.doorbells import QUESTION, WORK
 from earnest.engine.process.engine import Engine
 from earnest.engine.runs import moving
@@ -235,15 +236,16 @@ async def _park(
     itself the look-up would keep the older snapshot, and a fact that was committed while the lock
     was waited for would be missed (P25)."""
     await executions.close_attempt(tx, row, AttemptOutcome.PARKED)
-    waits = [wait.as_json() for wait in ending.waits]
-    waiting = NewEvent("run.waiting", {"attempt": row.fence, "for": waits})
-    for wait in ending.waits:
+    wanted, events = await requesting.request(tx, row, ending.waits)
+    waits = [wait.as_json() for wait in wanted]
+    waiting = [*events, NewEvent("run.waiting", {"attempt": row.fence, "for": waits})]
+    for wait in wanted:
         if await _is_there(tx, row, wait):
             woken = NewEvent("run.woken", {"kind": wait.kind})
-            await executions.requeue(tx, row, [waiting, woken])
+            await executions.requeue(tx, row, [*waiting, woken])
             return Settled.QUEUED
-    wake_at = min((wait.until for wait in ending.waits if wait.until is not None), default=None)
-    await executions.park(tx, row, [waiting], waits, wake_at)
+    wake_at = min((wait.until for wait in wanted if wait.until is not None), default=None)
+    await executions.park(tx, row, waiting, waits, wake_at)
     return Settled.WAITING
 
 
@@ -254,7 +256,7 @@ async def _is_there(tx: Tx, row: Execution, wait: Wait) -> bool:
         return await facts.signal_exists(tx, row.scope_id, row.run_id, wait.name, wait.number)
     if wait.kind == "children":
         return not await executions.active_among(tx, row.scope_id, wait.run_ids)
-    return False
+    return requesting.is_decided(wait)
 
 
 _MOVES = {

@@ -23,6 +23,8 @@ from typing import Any
 
 from earnest.domain import ids
 from earnest.domain.errors import (
+    ApprovalExpired,
+    ApprovalRejected,
     Blocked,
     ChildFailed,
     CodeChanged,
@@ -41,12 +43,15 @@ from earnest.engine.process import binding
 from earnest.engine.process.engine import Engine
 from earnest.engine.process.kinds import RunKind
 from earnest.engine.process.unchecked import no_longer_fits
-from earnest.store import executions, histories
+from earnest.store import approvals, executions, histories
 from earnest.store.database import Tx
 from earnest.store.histories import InFlight
 
 # Errors by which a handler says that its run ends badly, rather than that it failed to go on.
-_SAID = (Refused, NotDone, Failed, ChildFailed, SignalTimedOut, Blocked)
+_SAID = (
+    *(Refused, NotDone, ApprovalRejected, ApprovalExpired),
+    *(Failed, ChildFailed, SignalTimedOut, Blocked),
+)
 _SHOWN = 5
 _READ_AHEAD = 8
 
@@ -161,6 +166,9 @@ async def read_history(engine: Engine, run: InFlight) -> History | None:
                 for wait in row["waiting_on"] or ()
                 if wait["kind"] == "signal"
             ),
+            approvals={
+                one.approval_id: one for one in await approvals.of_run(tx, run.scope_id, run.run_id)
+            },
         )
 
     return await histories.in_snapshot(engine.database, work)

@@ -218,12 +218,15 @@ def _waiting(scene: Scene) -> Iterator[Reason]:
                 yield _signal(scene, wait)
             case "children":
                 yield from _children(scene)
+            case "approval":
+                yield _approval(wait)
             case other:
                 yield Reason(
                     ReasonCode.WAITS_FOR_OTHERS, f"it waits for {other} {wait.get('name', '')}",
                     until=_until(wait),
                 )  # fmt: skip
-    if scene.row["wake_at"] is not None and not scene.living:
+    timed = any("expires_at" in wait for wait in scene.row["waiting_on"] or ())
+    if (timed or scene.row["wake_at"] is not None) and not scene.living:
         yield _no_worker("no worker lives; nobody wakes it when its time comes")
 
 
@@ -241,6 +244,24 @@ def _signal(scene: Scene, wait: dict[str, Any]) -> Reason:
         until=until,
         refs=(Reference("signal", name),),
         moved_by=(Mover(MoverBy.CALLER, call, command), *((_TIME,) if until else ())),
+    )
+
+
+def _approval(wait: dict[str, Any]) -> Reason:
+    shown, role = wait["approval_id"], wait["role"]
+    until = wait.get("expires_at")
+    decide = f"POST /v1/approvals/{shown}/decision", f"earnest approvals approve {shown}"
+    decline = None, f"earnest approvals reject {shown}"
+    return Reason(
+        ReasonCode.WAITS_FOR_APPROVAL,
+        f"it waits until somebody with the role {role} has decided about {wait['name']!r}",
+        until=datetime.fromisoformat(until) if until else None,
+        refs=(Reference("approval", shown, "pending"),),
+        moved_by=(
+            Mover(MoverBy.APPROVER, *decide),
+            Mover(MoverBy.APPROVER, *decline),
+            *((_TIME,) if until else ()),
+        ),
     )
 
 

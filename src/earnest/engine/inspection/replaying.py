@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
 
+from earnest.domain.approval import Approval, Proposal
 from earnest.domain.duration import Duration
 from earnest.domain.operation import SENDABLE_AGAIN, OperationState, ReleaseReason
 from earnest.domain.run import Step, Wait
@@ -42,7 +43,7 @@ _UNWIND = 1.0
 class History:
     """What a run has behind it. `claimed` is the run as its next attempt will get it; `attempted`:
     there was an earlier one; `error` is that of the last attempt; `signals` are names and numbers
-    of those that it waits for."""
+    of those that it waits for; `approvals` are what it has put to people."""
 
     claimed: Claimed
     attempted: bool
@@ -50,6 +51,7 @@ class History:
     children: Mapping[uuid.UUID, ChildRow]
     error: dict[str, Any] | None
     signals: frozenset[tuple[str, int]] = frozenset()
+    approvals: Mapping[uuid.UUID, Approval] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +201,11 @@ class Replay(Context):
         asked = self._asks.names
         return (
             *self.sent(),
+            *(
+                f"approval {one.name!r} ({one.status})"
+                for one in self._past.approvals.values()
+                if one.approval_id not in asked
+            ),
             *(_shown(name) for name in self._past.memory.steps if name not in asked),
         )
 
@@ -260,6 +267,20 @@ class Replay(Context):
         if known.state is OperationState.RELEASED and known.release_reason not in SENDABLE_AGAIN:
             raise operating.as_error(known)
         await self._end(f"{shown} ({known.state})", unsettled=True)
+
+    async def _reserve(self, intent: intending.Intent) -> bool:
+        known = self._past.memory.operations.get(intent.operation_id)
+        if known is None:
+            await self._end(f"operation {intent.name!r}")
+        intending.check_same(intent, known)
+        return intending.may_begin(known)
+
+    async def _give_up(self, intent: intending.Intent) -> None:
+        """Given up by the attempt that hears the answer."""
+
+    async def _find_approval(self, asked: Proposal) -> Approval | None:
+        self._asks.names.add(asked.approval_id)
+        return self._past.approvals.get(asked.approval_id)
 
     async def _submit(
         self, kind: RunKind[Any, Any], input: Any, name: str, detached: bool

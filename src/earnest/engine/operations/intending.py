@@ -22,7 +22,13 @@ from earnest.domain.errors import (
     InvalidRequest,
     ResourceBusy,
 )
-from earnest.domain.operation import Operation, OperationState, may_send_again
+from earnest.domain.operation import (
+    SENDABLE_AGAIN,
+    Operation,
+    OperationState,
+    ReleaseReason,
+    may_send_again,
+)
 from earnest.engine.operations import recording
 from earnest.engine.process.effects import Effect
 from earnest.engine.process.engine import Engine
@@ -47,7 +53,8 @@ class StopAsked(EarnestError):
 @dataclass(frozen=True, slots=True)
 class Intent:
     """One side effect as its caller means it. `lease` is the run's, or `None` when the operation
-    stands alone. `data` is the canonical JSON of `request`, `digest` its SHA-256."""
+    stands alone. `data` is the canonical JSON of `request`, `digest` its SHA-256. `approval_id`: it
+    is not begun without that."""
 
     scope_id: str
     operation_id: uuid.UUID
@@ -59,6 +66,7 @@ class Intent:
     digest: bytes
     resource_key: str | None
     lease: HeldLease | None
+    approval_id: uuid.UUID | None = None
 
     @property
     def run_id(self) -> uuid.UUID | None:
@@ -122,7 +130,7 @@ async def reserve(engine: Engine, intent: Intent) -> Operation:
                 raise StopAsked("the run was asked to stop; nothing new is begun")
             found = await _write_intent(tx, intent)
         check_same(intent, found)
-        return found
+        return await _need_approval(tx, intent, found)
 
     asked_at = boot_seconds()
     operation = await engine.database.promise("reserve", work)
@@ -143,6 +151,43 @@ def check_same(intent: Intent, found: Operation) -> None:
             f"another effect; nothing was sent: {advice}",
             fields={"operation_id": ids.show("op", found.operation_id)},
         )
+    if found.approval_id not in (None, intent.approval_id) and may_begin(found):
+        raise CodeChanged(
+            f"operation {intent.name!r} was to be approved first, and is asked for without now; "
+            "nothing was sent: bring the old code back, or submit a new run",
+            fields={"operation_id": ids.show("op", found.operation_id)},
+        )
+
+
+def may_begin(found: Operation) -> bool:
+    """Whether it may still be begun for the first time, or as if it were."""
+    released = found.state is OperationState.RELEASED and found.release_reason in SENDABLE_AGAIN
+    return found.state is OperationState.RESERVED or released
+
+
+async def _need_approval(tx: Tx, intent: Intent, found: Operation) -> Operation:
+    """Code that asks for an approval now, of what was reserved without."""
+    missing = intent.approval_id is not None and found.approval_id is None
+    if missing and found.state is OperationState.RESERVED:
+        assert intent.approval_id is not None, "told apart above"
+        locked = await _locked(tx, intent)
+        note = Note("need approval", "owner", intent.fence)
+        await operations.need_approval(tx, locked, intent.approval_id, note)
+        return await _locked(tx, intent)
+    return found
+
+
+async def give_up(engine: Engine, intent: Intent) -> None:
+    """What was reserved for a decision that came out otherwise is not held any longer."""
+    found = await operations.find(engine.database, intent.scope_id, intent.operation_id)
+    held = intent.lease
+    if found is None or found.state is not OperationState.RESERVED or held is None:
+        return
+    owner = (held.fence, held.owner_token)
+    proof = recording.Proof("owner", version=found.version, owner=owner)
+    await recording.release(
+        engine, intent.scope_id, intent.operation_id, ReleaseReason.GIVEN_UP, proof
+    )
 
 
 async def _write_intent(tx: Tx, intent: Intent) -> Operation:
@@ -157,6 +202,7 @@ async def _write_intent(tx: Tx, intent: Intent) -> Operation:
         request=intent.data,
         digest=intent.digest,
         fence=intent.fence,
+        approval_id=intent.approval_id,
     )
     if not await operations.reserve(tx, new, Note("reserve", "owner", intent.fence)):
         await _refuse_reserve(tx, intent)
@@ -194,6 +240,7 @@ async def reserve_again(engine: Engine, intent: Intent, released: Operation) -> 
             await operations.reserve_again(
                 tx, operation, intent.fence, note,
                 has_released_hook=intent.effect.has_own("released"),
+                approval_id=intent.approval_id,
             )  # fmt: skip
             if intent.run_id is not None:
                 event = moving.operation_event("operation.reserved", operation, again=True)

@@ -41,6 +41,7 @@ class RunKind(Generic[InputT, OutputT]):
     deadline: timedelta | None = None
     on_unknown: Literal["wait", "fail"] = "wait"
     pure: bool = False
+    approver_may_be_proposer: bool = True
 
     def encode_input(self, value: Any) -> bytes:
         """The canonical bytes of an input that fits. Raises `InvalidRequest` naming each place."""

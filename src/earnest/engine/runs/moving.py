@@ -24,7 +24,7 @@ from earnest.domain.run import AttemptOutcome, RunStatus
 from earnest.engine.process.effects import Effect, as_call
 from earnest.engine.process.engine import Engine
 from earnest.engine.process.foreign_code import foreign_code, told_of
-from earnest.store import executions, operations
+from earnest.store import approvals, executions, operations
 from earnest.store.database import Tx, lend, let_wait, not_the_hooks_fault
 from earnest.store.executions import Execution
 from earnest.store.operations import Note
@@ -65,8 +65,11 @@ async def finish(
     failures: int | None = None,
     before: Sequence[NewEvent] = (),
 ) -> None:
-    """The final move: `status` with its event, after `before`. `outcome` closes the attempt."""
+    """The final move: `status` with its event, after `before`. `outcome` closes the attempt. What
+    nobody has decided yet, nobody decides any more."""
     row = await release_reserved(engine, tx, locked, run_id)
+    if row.undecided:
+        await approvals.cancel(tx, row.scope_id, run_id)
     told: dict[str, Any] = {"attempt": row.fence}
     if error is not None:
         told["error"] = error

@@ -49,8 +49,8 @@ WITH item AS (
     SELECT * FROM unnest($1::text[], $2::uuid[], $3::int[], $4::uuid[], $5::jsonb[])
         AS i (scope_id, run_id, fence, owner_token, output)
 ), locked AS MATERIALIZED (
-    SELECT e.scope_id, e.run_id, e.status, e.lease_until, e.doubts, e.reserved, e.parent_run_id,
-           i.output, e.fence = i.fence AND e.owner_token = i.owner_token AS owned
+    SELECT e.scope_id, e.run_id, e.status, e.lease_until, e.doubts, e.reserved, e.undecided,
+           e.parent_run_id, i.output, e.fence = i.fence AND e.owner_token = i.owner_token AS owned
     FROM item i JOIN execution e USING (scope_id, run_id)
     ORDER BY e.scope_id, e.run_id
     FOR NO KEY UPDATE OF e SKIP LOCKED
@@ -61,7 +61,7 @@ WITH item AS (
     FROM locked l
     WHERE e.scope_id = l.scope_id AND e.run_id = l.run_id
       AND l.owned AND l.status = 'running' AND l.lease_until > clock()
-      AND l.doubts = 0 AND l.reserved = 0 AND l.parent_run_id IS NULL
+      AND l.doubts = 0 AND l.reserved = 0 AND l.undecided = 0 AND l.parent_run_id IS NULL
     RETURNING e.scope_id, e.run_id, e.fence, e.last_seq, e.finished_at, e.instance_id,
               e.attempt_started_at
 ), closed AS (

@@ -25,37 +25,53 @@ ORDER BY created_at, operation_id;
 -- name: reserve_operation
 -- $1 scope, $2 operation, $3 run, $4 principal, $5 name, $6 kind, $7 recovery, $8 provider,
 -- $9 resource key, $10 keeps resource, $11 request, $12 digest, $13 fence, $14 window, $15 dedupes,
--- $16 absent_after, $17 timeout, $18 has a released hook. No row back: the id exists, or the
--- resource key has a live intent.
+-- $16 absent_after, $17 timeout, $18 has a released hook, $19 the approval that it needs (null: none).
+-- No row back: the id exists, or the resource key has a live intent.
 INSERT INTO operation (scope_id, operation_id, run_id, principal_id, name, kind, state, recovery,
                        provider, resource_key, keeps_resource, live, request, digest, fence,
-                       send_window, dedupes, absent_after, timeout, has_released_hook, created_at)
+                       send_window, dedupes, absent_after, timeout, has_released_hook, approval_id,
+                       created_at)
 VALUES ($1, $2, $3, $4, $5, $6, 'reserved', $7, $8, $9, $10, true, $11, $12, $13, $14, $15, $16,
-        $17, $18, clock())
+        $17, $18, $19, clock())
 ON CONFLICT DO NOTHING
 RETURNING version;
 
 -- name: reserve_again
 -- A released operation (not sent, or proved absent) is tried once more under the same id.
--- $1 scope, $2 operation, $3 version, $4 fence, $5 has a released hook.
+-- $1 scope, $2 operation, $3 version, $4 fence, $5 has a released hook, $6 the approval that it needs,
+-- if it needed none before.
 UPDATE operation
 SET state = 'reserved', version = version + 1, fence = $4, has_released_hook = $5,
+    approval_id = coalesce(approval_id, $6),
     release_reason = NULL, released_at = NULL, live = true, send_token = NULL, absent_since = NULL, lookup_due_at = NULL,
     refusal = NULL, resolution = NULL
 WHERE scope_id = $1 AND operation_id = $2 AND version = $3 AND state = 'released'
   AND release_reason IN ('not_sent', 'absent')
 RETURNING version;
 
+-- name: need_approval
+-- A reserved operation needs an approval from now on. $1 scope, $2 operation, $3 version, $4 approval.
+UPDATE operation SET approval_id = $4, version = version + 1
+WHERE scope_id = $1 AND operation_id = $2 AND version = $3 AND state = 'reserved'
+  AND approval_id IS NULL
+RETURNING version;
+
 -- name: begin_operation
 -- The last thing before the call, and `send again`: $1 scope, $2 operation, $3 version, $4 fence,
 -- $5 send token, $6 instance, $7 how long the call may take. Who sends it again has taken the next
--- question with it: the claim stays, so that a new doubt is not taken by others at once.
+-- question with it: the claim stays, so that a new doubt is not taken by others at once. What needs an
+-- approval is begun, and sent again, only under one of exactly this operation, effect and request.
 UPDATE operation
 SET state = 'submitting', version = version + 1, fence = $4, send_token = $5, instance_id = $6,
     send_count = send_count + 1, submitting_at = clock(), call_until = clock() + $7::interval,
     first_begun_at = coalesce(first_begun_at, clock()), unknown_since = NULL
 WHERE scope_id = $1 AND operation_id = $2 AND version = $3
   AND (state = 'reserved' OR (state IN ('submitting', 'unknown') AND recovery = 'resend'))
+  AND (approval_id IS NULL OR EXISTS (
+      SELECT FROM approval a
+      WHERE a.scope_id = operation.scope_id AND a.approval_id = operation.approval_id
+        AND a.status = 'approved' AND a.operation_id = operation.operation_id
+        AND a.effect = operation.kind AND a.digest = operation.digest))
 RETURNING version;
 
 -- name: confirm_operation

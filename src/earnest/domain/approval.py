@@ -1,0 +1,110 @@
+"""An approval: a person's decision about one exact request, its statuses and its moves.
+
+What is approved is found by its digest; a request that differs in one letter is another one.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any
+
+from msgspec import Struct
+
+
+class ApprovalStatus(StrEnum):
+    PENDING = "pending"
+    APPROVED = "approved"
+    REJECTED = "rejected"
+    EXPIRED = "expired"
+    CANCELLED = "cancelled"
+
+
+class Decision(StrEnum):
+    APPROVE = "approve"
+    REJECT = "reject"
+
+
+DECIDED_AS = {
+    Decision.APPROVE: ApprovalStatus.APPROVED,
+    Decision.REJECT: ApprovalStatus.REJECTED,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """One legal move of an approval."""
+
+    name: str
+    sources: frozenset[ApprovalStatus]
+    targets: frozenset[ApprovalStatus]
+    by: str
+
+
+def _move(name: str, sources: str, targets: str, by: str) -> Move:
+    def states(words: str) -> frozenset[ApprovalStatus]:
+        return frozenset(ApprovalStatus(word) for word in words.split())
+
+    return Move(name, states(sources), states(targets), by)
+
+
+MOVES: dict[str, Move] = {
+    move.name: move
+    for move in (
+        _move("request", "", "pending", "owner"),
+        _move("decide", "pending", "approved rejected", "who has its role"),
+        _move("expire", "pending", "expired", "engine"),
+        _move("cancel", "pending", "cancelled", "engine, when the run ends"),
+    )
+}
+
+
+class Proposal(Struct, frozen=True):
+    """What is about to be put to somebody. `data` is canonical JSON and `digest` its SHA-256;
+    `operation_id` and `effect` are there where it is an operation's request. `expires_in`: how long
+    it may be decided, `None` as long as the run lives."""
+
+    approval_id: uuid.UUID
+    name: str
+    data: bytes
+    digest: bytes
+    role: str
+    proposer: str
+    operation_id: uuid.UUID | None = None
+    effect: str | None = None
+    expires_in: timedelta | None = None
+    excludes_proposer: bool = False
+
+
+class Approval(Struct, frozen=True):
+    """An approval as it stands. `proposer` is who asked for the run."""
+
+    scope_id: str
+    approval_id: uuid.UUID
+    run_id: uuid.UUID
+    name: str
+    operation_id: uuid.UUID | None
+    effect: str | None
+    proposal: Any
+    digest: bytes
+    role: str
+    status: ApprovalStatus
+    version: int
+    requested_at: datetime
+    expires_at: datetime | None
+    decided_by: str | None
+    decided_at: datetime | None
+    note: str
+    decision_key: str | None
+    proposer: str
+    excludes_proposer: bool
+
+    def is_of(self, proposal: Proposal) -> bool:
+        """Whether it is about exactly that: the same operation, effect and request."""
+        return (self.operation_id, self.effect, self.digest) == (
+            proposal.operation_id,
+            proposal.effect,
+            proposal.digest,
+        )
