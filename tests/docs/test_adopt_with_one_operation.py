@@ -119,11 +119,14 @@ def ask_until_known(house: House, web: httpx2.Client) -> str:
     return str(told[-1].json()["id"])
 
 
-@pytest.mark.parametrize(
+on_each_framework = pytest.mark.parametrize(
     ("files", "command"),
     [(["with_fastapi.py"], "fastapi.sh"), (["with_django.py", "settings.py"], "django.sh")],
     ids=["fastapi", "django"],
 )
+
+
+@on_each_framework
 def test_a_web_server_that_dies_in_the_middle_has_paid_once(
     house: House, web: httpx2.Client, free_port: int, files: list[str], command: str
 ) -> None:
@@ -147,16 +150,18 @@ def test_a_web_server_that_dies_in_the_middle_has_paid_once(
     assert [deed["request"]["order_id"] for deed in house.bank.truth("bank")] == [16, 17]
 
 
-def test_who_asks_fastapi_is_told_that_the_bank_refused(
-    house: House, web: httpx2.Client, free_port: int
+@on_each_framework
+def test_who_asks_is_told_that_the_bank_refused(
+    house: House, web: httpx2.Client, free_port: int, files: list[str], command: str
 ) -> None:
-    house.guide.write(house.folder, "with_fastapi.py")
-    with house.running("fastapi.sh", free_port):
+    house.guide.write(house.folder, *files)
+    with house.running(command, free_port):
         house.until(lambda: answers(web))
         house.bank.put_fault("bank", "refuse")
         refused = web.post(ASKED)
         assert refused.status_code == HTTPStatus.CONFLICT, house.said()
         assert refused.json()["status"] == "the bank said no"
+        assert web.post(ASKED).json() == refused.json(), "it is remembered under its key"
     assert house.bank.truth("bank") == []
 
 
