@@ -32,12 +32,14 @@ from earnest.engine.attempts.working import Worker
 from earnest.engine.blocking import Blocking
 from earnest.engine.inspection.readiness import Readiness, examine
 from earnest.engine.loading import load_app
+from earnest.engine.messages.relaying import Relay
 from earnest.engine.operations import operating
 from earnest.engine.process import announcing, binding, instances
 from earnest.engine.process.doorbells import Doorbells
 from earnest.engine.process.engine import Engine
 from earnest.engine.process.instances import Serves
 from earnest.engine.process.logs import get_logger
+from earnest.engine.process.sealing import Sealer
 from earnest.engine.process.settings import EngineSettings
 from earnest.store.database import LOST, Database
 from earnest.store.embedded import EmbeddedPostgres, Started, default_home
@@ -90,7 +92,9 @@ class Assembly:
         return self._engine
 
     def worker(self, lanes: list[str] | None = None) -> Worker:
-        return Worker(self.engine, lanes=lanes, alone=self.alone)
+        """A worker, with a relay of messages beside it."""
+        relay = Relay(self.engine)
+        return Worker(self.engine, lanes=lanes, alone=self.alone, beside=[relay.run])
 
     async def __aenter__(self) -> Assembly:
         async with AsyncExitStack() as stack:
@@ -226,7 +230,7 @@ def config_as_told(told: Told) -> Config:
 
 
 def _make_engine(database: Database, config: Config) -> Engine:
-    engine = Engine(database, settings=config.settings)
+    engine = Engine(database, settings=config.settings, sealer=Sealer(config.home))
     engine.bells = Doorbells(database, across=config.bells)
     for app in config.apps:
         for kind in app.kinds.values():

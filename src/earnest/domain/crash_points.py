@@ -4,9 +4,8 @@ Every promise of the store that does something passes `NAME.before` (nothing of 
 and `NAME.after` (it is committed and nobody has been told); one that finds nothing to do passes
 none, so that the second passing of a point is the second deed. The one call of an operation passes
 `call.before` and `call.after`, a message on its way to a sink `deliver.before` and `deliver.after`.
-The app's own record of a receipt passes `record.before` and
-`record.after`, both inside the receipt's transaction. In production no hook is installed and a
-point costs a look at an empty list.
+The app's own record of a receipt passes `record.before` and `record.after`, both inside the
+receipt's transaction. In production no hook is installed and a point costs a look at an empty list.
 """
 
 from __future__ import annotations
@@ -15,8 +14,8 @@ from collections.abc import Callable
 
 PROMISES = (
     "submit claim step emit reserve begin confirm release doubt settle park wake cancel resolve "
-    "reap retry renew signal decide expire look_up "
-    "publish take ack receive"
+    "reap retry renew signal decide expire look_up publish "
+    "take ack receive"
 ).split()
 
 NAMES = (*PROMISES, "call", "deliver", "record")

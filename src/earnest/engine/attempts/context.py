@@ -48,6 +48,7 @@ from earnest.engine.process.kinds import RunKind, require_kind
 from earnest.engine.process.logs import get_logger
 from earnest.engine.process.threads import in_thread
 from earnest.engine.process.typed_json import misfit
+from earnest.engine.runs import publishing
 from earnest.engine.runs.fencing import patiently
 from earnest.store import approvals
 
@@ -122,6 +123,15 @@ class Context(Recalling):
         data = _payload(payload)
         if await self._remembered(name, canonical.digest(data)) is None:
             await self._write(type, data, name, "emit", canonical.digest(data))
+
+    async def publish(self, type: str, payload: dict[str, Any], *, key: str | None = None) -> None:
+        """Tells the outside: a message to all sinks of the scope that want its type. Stored once
+        however many attempts pass here, and sent at least once after that."""
+        publishing.check_type(type)
+        name = kept_beside_steps("publish", self._name("publish", type, key))
+        data = publishing.encode_payload(payload)
+        if await self._remembered(name, canonical.digest(data)) is None:
+            await self._publish(name, type, data)
 
     async def progress(self, done: float, total: float | None = None, note: str = "") -> None:
         """Shows how far the work is. Not remembered: a later attempt tells its own."""

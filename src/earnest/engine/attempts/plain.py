@@ -69,6 +69,9 @@ class PlainContext:
     def emit(self, type: str, payload: dict[str, Any], *, key: str | None = None) -> None:
         self._wait(self._context.emit(type, payload, key=key))
 
+    def publish(self, type: str, payload: dict[str, Any], *, key: str | None = None) -> None:
+        self._wait(self._context.publish(type, payload, key=key))
+
     def progress(self, done: float, total: float | None = None, note: str = "") -> None:
         self._wait(self._context.progress(done, total, note))
 

@@ -20,6 +20,7 @@ from earnest.engine.attempts.names import Names
 from earnest.engine.attempts.remembering import Memory, Rememberer
 from earnest.engine.attempts.texting import TextWriter
 from earnest.engine.process.engine import Engine
+from earnest.engine.runs import publishing
 from earnest.engine.runs.fencing import patiently
 from earnest.engine.runs.leasing import HeldLease
 from earnest.store.executions import Claimed
@@ -147,6 +148,11 @@ class Recalling:
         """An event, with a step to remember where there is a `name`; text before it goes first."""
         await self.flush_text()
         await self.rememberer.write(self.claimed, type, payload, name, kind, digest, result)
+
+    async def _publish(self, name: str, type: str, payload: bytes) -> None:
+        await self.flush_text()
+        store = partial(publishing.publish_owned, self.engine, self.claimed, name, type, payload)
+        await patiently(self.lease.valid, store)
 
     async def _write_text(self, piece: str) -> None:
         if self._writer is None:

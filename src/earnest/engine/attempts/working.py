@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import uuid
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -39,7 +39,8 @@ _HURRY = timedelta(seconds=1)
 
 class Worker:
     """Claims and runs work until it is stopped. `lanes`: which to serve, all known ones by default.
-    `alone`: the embedded server was just started and nobody else is connected to it."""
+    `alone`: the embedded server was just started and nobody else is connected to it. `beside`: what
+    else goes on in this process from its recovery to its end."""
 
     def __init__(
         self,
@@ -48,8 +49,10 @@ class Worker:
         lanes: list[str] | None = None,
         alone: bool = False,
         keeper: bool = True,
+        beside: Sequence[Callable[[], Coroutine[Any, Any, None]]] = (),
     ) -> None:
         self.engine = engine
+        self._beside = beside
         self.lanes = lanes or engine.kinds.lanes()
         self.ready = asyncio.Event()
         self._alone = alone
@@ -84,6 +87,7 @@ class Worker:
                     repeat(self.engine, "claim", self._claim_round, WORK),
                     *self._minder.loops(),
                     repeat(self.engine, "stop", self._stop_round, STOP),
+                    *(other() for other in self._beside),
                 )
             ]
             self.ready.set()

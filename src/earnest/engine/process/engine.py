@@ -10,7 +10,9 @@ from earnest.engine.process.doorbells import Doorbells
 from earnest.engine.process.effects import Effect, require_effect
 from earnest.engine.process.instances import Instance
 from earnest.engine.process.kinds import Kinds
+from earnest.engine.process.sealing import Sealer
 from earnest.engine.process.settings import EngineSettings
+from earnest.store.blobs import Blobs
 from earnest.store.database import Database
 
 
@@ -23,7 +25,11 @@ class Engine:
     effects: dict[str, Effect[Any, Any]] = field(default_factory=dict)
     settings: EngineSettings = field(default_factory=EngineSettings)
     instance: Instance = field(default_factory=Instance)
+    sealer: Sealer = field(default_factory=Sealer)
     bells: Doorbells = field(init=False)
+    # Where the bytes of artifacts are; a process that was given no place has none.
+    blobs: Blobs | None = None
+    blobs_marked: bool = field(default=False, init=False)
     # Effects of which it was told that what needs them is left to other processes.
     left_to_others: set[str] = field(default_factory=set)
 

@@ -1,0 +1,1 @@
+"""Messages: what is told to the outside, and what the outside tells."""
