@@ -18,7 +18,7 @@ from earnest import App, Context
 from earnest.domain import ids
 from earnest.domain.run import Run
 from earnest.engine.attempts.working import Worker
-from earnest.engine.process import access, announcing, database_roles
+from earnest.engine.process import announcing, database_roles, principals, scopes
 from earnest.engine.process.engine import Engine
 from earnest.engine.runs import submitting
 from earnest.engine.runs.submitting import Request
@@ -130,8 +130,8 @@ async def submitted(
 async def open_shop(engine: Engine) -> SqlShop:
     """Makes scope, principal, role and mapping, and announces the engine's kinds."""
     shop = SqlShop(engine, Worker(engine, keeper=False), "")
-    await access.ensure_scope(engine, SCOPE)
-    await access.ensure_principal(engine, SCOPE, PRINCIPAL, ["member"])
+    await scopes.ensure_scope(engine, SCOPE)
+    await principals.ensure_principal(engine, SCOPE, PRINCIPAL, ["member"])
     shop.role = await shop.add_role()
     await database_roles.map_role(engine, shop.role, SCOPE, PRINCIPAL)
     await announcing.announce(engine)

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from earnest.domain.errors import Forbidden, InvalidRequest, NotFound, Unauthenticated
-from earnest.engine.process import access
+from earnest.engine.process import access, principals, scopes, tokens
 from earnest.engine.process.access import Doorkeeper
 from earnest.engine.process.actors import Actor, Role
 from earnest.engine.process.engine import Engine
@@ -25,8 +25,8 @@ from earnest.testing.clock import ManualClock
 async def engine(make_engine: Callable[..., Engine]) -> Engine:
     """An engine whose scope `demo` has the principal `ann`, a member."""
     made = make_engine()
-    await access.ensure_scope(made, "demo")
-    await access.ensure_principal(made, "demo", "ann", ["member"])
+    await scopes.ensure_scope(made, "demo")
+    await principals.ensure_principal(made, "demo", "ann", ["member"])
     return made
 
 
@@ -36,12 +36,12 @@ async def _id_of(engine: Engine, text: str) -> str:
 
 
 async def test_a_token_opens_the_door_to_its_principal(engine: Engine) -> None:
-    text = await access.issue_token(engine, "demo", "ann")
+    text = await tokens.issue_token(engine, "demo", "ann")
     assert await access.authenticate(engine, text) == Actor("demo", "ann", frozenset({"member"}))
 
 
 async def test_the_secret_of_a_token_is_not_in_the_database(engine: Engine) -> None:
-    text = await access.issue_token(engine, "demo", "ann")
+    text = await tokens.issue_token(engine, "demo", "ann")
     secret = text.split("_")[2]
     async with engine.database.connection() as tx:
         dump = str(await tx.fetch("SELECT * FROM token"))
@@ -80,7 +80,7 @@ async def test_a_well_formed_token_that_was_never_issued_is_refused(engine: Engi
 
 
 async def test_a_known_id_with_another_secret_is_refused(engine: Engine) -> None:
-    text = await access.issue_token(engine, "demo", "ann")
+    text = await tokens.issue_token(engine, "demo", "ann")
     other = access.new_token()
     head = "_".join((*text.split("_")[:2], other.split("_")[2][:32]))
     with pytest.raises(Unauthenticated):
@@ -88,25 +88,25 @@ async def test_a_known_id_with_another_secret_is_refused(engine: Engine) -> None
 
 
 async def test_a_revoked_token_is_refused_and_revoking_twice_is_harmless(engine: Engine) -> None:
-    text = await access.issue_token(engine, "demo", "ann")
+    text = await tokens.issue_token(engine, "demo", "ann")
     for _ in range(2):
-        await access.revoke_token(engine, "demo", await _id_of(engine, text))
+        await tokens.revoke_token(engine, "demo", await _id_of(engine, text))
     with pytest.raises(Unauthenticated):
         await access.authenticate(engine, text)
 
 
 async def test_a_token_cannot_be_revoked_from_another_scope(engine: Engine) -> None:
-    await access.ensure_scope(engine, "other")
-    text = await access.issue_token(engine, "demo", "ann")
+    await scopes.ensure_scope(engine, "other")
+    text = await tokens.issue_token(engine, "demo", "ann")
     with pytest.raises(NotFound):
-        await access.revoke_token(engine, "other", await _id_of(engine, text))
+        await tokens.revoke_token(engine, "other", await _id_of(engine, text))
     assert await access.authenticate(engine, text)
 
 
 async def test_a_token_ends_at_its_expiry_by_the_databases_clock(
     engine: Engine, clock: ManualClock
 ) -> None:
-    text = await access.issue_token(engine, "demo", "ann", good_for=timedelta(hours=1))
+    text = await tokens.issue_token(engine, "demo", "ann", good_for=timedelta(hours=1))
     await clock.advance(minutes=59)
     assert await access.authenticate(engine, text)
     await clock.advance(minutes=1)
@@ -115,9 +115,9 @@ async def test_a_token_ends_at_its_expiry_by_the_databases_clock(
 
 
 async def test_a_refusal_does_not_say_why(engine: Engine, clock: ManualClock) -> None:
-    expired = await access.issue_token(engine, "demo", "ann", good_for=timedelta(seconds=1))
-    revoked = await access.issue_token(engine, "demo", "ann")
-    await access.revoke_token(engine, "demo", await _id_of(engine, revoked))
+    expired = await tokens.issue_token(engine, "demo", "ann", good_for=timedelta(seconds=1))
+    revoked = await tokens.issue_token(engine, "demo", "ann")
+    await tokens.revoke_token(engine, "demo", await _id_of(engine, revoked))
     await clock.advance(seconds=2)
     said = set()
     for text in (expired, revoked, access.new_token(), "nonsense"):
@@ -128,29 +128,29 @@ async def test_a_refusal_does_not_say_why(engine: Engine, clock: ManualClock) ->
 
 
 async def test_new_roles_hold_for_tokens_that_were_issued_before(engine: Engine) -> None:
-    text = await access.issue_token(engine, "demo", "ann")
-    await access.ensure_principal(engine, "demo", "ann", ["operator", "admin"])
+    text = await tokens.issue_token(engine, "demo", "ann")
+    await principals.ensure_principal(engine, "demo", "ann", ["operator", "admin"])
     assert (await access.authenticate(engine, text)).roles == {"operator", "admin"}
 
 
 async def test_a_principal_has_several_tokens_so_that_they_can_be_rotated(engine: Engine) -> None:
-    old, new = [await access.issue_token(engine, "demo", "ann") for _ in range(2)]
+    old, new = [await tokens.issue_token(engine, "demo", "ann") for _ in range(2)]
     assert await access.authenticate(engine, old) == await access.authenticate(engine, new)
-    await access.revoke_token(engine, "demo", await _id_of(engine, old))
+    await tokens.revoke_token(engine, "demo", await _id_of(engine, old))
     assert await access.authenticate(engine, new)
 
 
 async def test_what_cannot_be_is_refused_in_one_line(engine: Engine) -> None:
     with pytest.raises(InvalidRequest, match="no name for a scope"):
-        await access.ensure_scope(engine, "No Scope")
+        await scopes.ensure_scope(engine, "No Scope")
     with pytest.raises(InvalidRequest, match="there is no role 'root'"):
-        await access.ensure_principal(engine, "demo", "ann", ["root"])
+        await principals.ensure_principal(engine, "demo", "ann", ["root"])
     with pytest.raises(InvalidRequest, match="1 to 100 printable"):
-        await access.ensure_principal(engine, "demo", "a\x00b", ["member"])
+        await principals.ensure_principal(engine, "demo", "a\x00b", ["member"])
     with pytest.raises(NotFound, match="make it first"):
-        await access.ensure_principal(engine, "nowhere", "ann", ["member"])
+        await principals.ensure_principal(engine, "nowhere", "ann", ["member"])
     with pytest.raises(NotFound, match="make it first"):
-        await access.issue_token(engine, "demo", "bob")
+        await tokens.issue_token(engine, "demo", "bob")
 
 
 class _Counting(Database):
@@ -177,7 +177,7 @@ def _questions(engine: Engine) -> int:
 
 
 async def test_the_doorkeeper_asks_once_for_a_caller_that_comes_often(counting: Engine) -> None:
-    text = await access.issue_token(counting, "demo", "ann")
+    text = await tokens.issue_token(counting, "demo", "ann")
     doorkeeper = Doorkeeper(counting, seconds=60)
     actors = {await doorkeeper.admit(text) for _ in range(5)}
     assert len(actors) == 1
@@ -200,10 +200,10 @@ async def test_a_malformed_token_costs_no_question(counting: Engine) -> None:
 
 
 async def test_a_revocation_is_known_to_the_doorkeeper_when_its_memory_ends(engine: Engine) -> None:
-    text = await access.issue_token(engine, "demo", "ann")
+    text = await tokens.issue_token(engine, "demo", "ann")
     forgetful = Doorkeeper(engine, seconds=0)
     await forgetful.admit(text)
-    await access.revoke_token(engine, "demo", await _id_of(engine, text))
+    await tokens.revoke_token(engine, "demo", await _id_of(engine, text))
     with pytest.raises(Unauthenticated):
         await forgetful.admit(text)
     assert access.REMEMBERED_SECONDS <= 5
@@ -212,7 +212,7 @@ async def test_a_revocation_is_known_to_the_doorkeeper_when_its_memory_ends(engi
 async def test_the_doorkeeper_never_remembers_beyond_an_expiry(
     counting: Engine, clock: ManualClock
 ) -> None:
-    text = await access.issue_token(counting, "demo", "ann", good_for=timedelta(microseconds=1))
+    text = await tokens.issue_token(counting, "demo", "ann", good_for=timedelta(microseconds=1))
     doorkeeper = Doorkeeper(counting, seconds=60)
     await doorkeeper.admit(text)
     await clock.advance(seconds=1)
@@ -226,7 +226,7 @@ async def test_the_doorkeepers_memory_is_bounded(
     monkeypatch.setattr(access, "REMEMBERED_TOKENS", 3)
     doorkeeper = Doorkeeper(engine, seconds=60)
     for _ in range(5):
-        await doorkeeper.admit(await access.issue_token(engine, "demo", "ann"))
+        await doorkeeper.admit(await tokens.issue_token(engine, "demo", "ann"))
     assert len(doorkeeper._known) == 3
 
 

@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 import earnest
 from earnest import App, Context, assembly
 from earnest.domain.errors import InvalidRequest, SettingInvalid
-from earnest.engine.process import access, binding
+from earnest.engine.process import binding, principals
 from earnest.testing.clock import ManualClock
 from tests.engine.bench import SCOPE
 from tests.engine.conftest import MakeBench
@@ -128,7 +128,7 @@ async def test_what_a_program_does_is_done_in_a_scope_that_is_there(database_url
     terms: dict[str, Any] = {"scope": "shop", "principal": "clerk", "database_url": database_url}
     async with earnest.open(idle(), **terms) as opened:
         assert await scopes_of(database_url) == {("shop", "clerk", ())}
-        await access.ensure_principal(opened.engine, "shop", "clerk", {"member"})
+        await principals.ensure_principal(opened.engine, "shop", "clerk", {"member"})
     async with earnest.open(idle(), **terms):
         assert await scopes_of(database_url) == {("shop", "clerk", ("member",))}
 

@@ -17,7 +17,7 @@ from earnest.domain.errors import InvalidRequest, NotFound, SettingInvalid
 from earnest.domain.operation import Operation
 from earnest.engine.attempts.reaping import Reaper
 from earnest.engine.operations import operating
-from earnest.engine.process import access, binding
+from earnest.engine.process import binding, scopes
 from earnest.engine.process.binding import Binding
 from earnest.engine.process.engine import Engine
 from earnest.engine.process.instances import Instance, process_name, this_host
@@ -106,7 +106,7 @@ async def test_another_generation_principal_or_effect_is_another_operation(
     await pay("4001", by="passing")
     with bound(bench, "another"):
         await pay("4001")
-    await access.ensure_scope(bench.engine, "other")
+    await scopes.ensure_scope(bench.engine, "other")
     async with earnest.operation("4001", EFFECTS["hold"], Order(number=17), scope="other"):
         pass
     assert len(set(provider.done)) == len(provider.done) == 5
@@ -478,7 +478,7 @@ async def test_nothing_is_sent_in_a_scope_that_is_not_there(
 async def test_an_operation_may_be_made_in_another_scope_that_is_there(
     bench: Bench, provider: Provider
 ) -> None:
-    await access.ensure_scope(bench.engine, "other")
+    await scopes.ensure_scope(bench.engine, "other")
     await pay()
     await pay(scope="other")
     assert len({call.id for call, _ in provider.calls}) == 2

@@ -10,6 +10,7 @@ import asyncpg
 import pytest
 
 from earnest.domain import ids
+from earnest.domain.access import NewToken
 from earnest.store import access, runs
 from earnest.store.database import Database, Tx
 from tests.store.given import SCOPE, begun, insert, new_operation, new_run
@@ -97,13 +98,14 @@ async def test_an_operation_cannot_belong_to_another_scopes_run(foreign: Foreign
 
 
 async def test_a_token_cannot_be_made_for_another_scopes_principal(foreign: Foreign) -> None:
-    assert not await access.put_token(foreign.tx, "t", THERE, "alice", bytes(32), None)
+    new = NewToken("alice")
+    assert not await access.put_token(foreign.tx, THERE, "t", bytes(32), new, "eve")
     with pytest.raises(asyncpg.ForeignKeyViolationError):
         await foreign.tx.execute(
             "INSERT INTO token (token_id, scope_id, principal_id, secret_hash, created_at) "
             "VALUES ('t', 'other', 'alice', '', clock())"
         )
-    assert await access.put_token(foreign.tx, "t", SCOPE, "alice", bytes(32), None)
+    assert await access.put_token(foreign.tx, SCOPE, "t", bytes(32), new, "eve")
 
 
 async def test_the_same_id_in_two_scopes_are_two_runs(foreign: Foreign) -> None:

@@ -14,7 +14,7 @@ from pydantic import AfterValidator
 from earnest import App, Context
 from earnest.domain import ids
 from earnest.domain.errors import IdempotencyConflict
-from earnest.engine.process import access, announcing, database_roles
+from earnest.engine.process import announcing, database_roles, principals
 from earnest.engine.process.engine import Engine
 from earnest.engine.runs import cancelling, retrying, submitting
 from earnest.engine.runs.submitting import Request
@@ -99,7 +99,7 @@ async def test_a_key_belongs_to_the_principal_and_not_to_the_role(shop: SqlShop)
 
 async def test_two_principals_use_the_same_key_beside_each_other(shop: SqlShop) -> None:
     role = await shop.add_role()
-    await access.ensure_principal(shop.engine, SCOPE, "ann", ["member"])
+    await principals.ensure_principal(shop.engine, SCOPE, "ann", ["member"])
     await database_roles.map_role(shop.engine, role, SCOPE, "ann")
     first = await shop.submit_sql("echo", 1, "k")
     async with shop.connected(role) as connection:

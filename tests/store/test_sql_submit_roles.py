@@ -8,7 +8,7 @@ import asyncpg
 import pytest
 
 from earnest.domain.errors import Forbidden, NotFound
-from earnest.engine.process import access, database_roles
+from earnest.engine.process import database_roles, principals, scopes
 from earnest.engine.process.database_roles import map_role, mapped_roles, unmap_role
 from earnest.store.database import Database
 from tests.sql_shop import PRINCIPAL, SCOPE, SqlShop, submitted
@@ -48,7 +48,7 @@ async def test_a_role_without_a_mapping_is_told_what_to_do(shop: SqlShop) -> Non
 
 async def test_a_role_submits_in_no_scope_that_it_is_not_mapped_in(shop: SqlShop) -> None:
     """P12: one that exists and one that does not look the same."""
-    await access.ensure_scope(shop.engine, "other")
+    await scopes.ensure_scope(shop.engine, "other")
     other, nowhere = await refused_in(shop, "other"), await refused_in(shop, "nowhere")
     assert other.replace("other", "nowhere") == nowhere
     assert await shop.count() == 0
@@ -57,8 +57,8 @@ async def test_a_role_submits_in_no_scope_that_it_is_not_mapped_in(shop: SqlShop
 async def test_a_role_acts_in_each_scope_as_the_principal_that_it_is_mapped_to_there(
     shop: SqlShop,
 ) -> None:
-    await access.ensure_scope(shop.engine, "other")
-    await access.ensure_principal(shop.engine, "other", "ann", ["operator"])
+    await scopes.ensure_scope(shop.engine, "other")
+    await principals.ensure_principal(shop.engine, "other", "ann", ["operator"])
     await map_role(shop.engine, shop.role, "other", "ann")
     async with shop.connected() as connection:
         for scope in (SCOPE, "other"):
@@ -69,14 +69,14 @@ async def test_a_role_acts_in_each_scope_as_the_principal_that_it_is_mapped_to_t
 
 
 async def test_a_principal_that_has_lost_its_role_submits_nothing(shop: SqlShop) -> None:
-    await access.ensure_principal(shop.engine, SCOPE, PRINCIPAL, ["approver", "admin"])
+    await principals.ensure_principal(shop.engine, SCOPE, PRINCIPAL, ["approver", "admin"])
     assert await refused_in(shop, SCOPE) == (
         "the principal 'shop' has no role that may submit in scope 'demo'; give it the role member"
     )
 
 
 async def test_a_mapping_can_be_changed_and_taken_away(shop: SqlShop) -> None:
-    await access.ensure_principal(shop.engine, SCOPE, "ann", ["member"])
+    await principals.ensure_principal(shop.engine, SCOPE, "ann", ["member"])
     await map_role(shop.engine, shop.role, SCOPE, "ann")
     assert await mapped_roles(shop.engine, SCOPE) == {shop.role: "ann"}
     run_id = await shop.submit_sql("echo", 1)
@@ -135,7 +135,7 @@ async def test_only_the_owner_of_the_schema_can_map(shop: SqlShop) -> None:
 async def test_set_role_does_not_change_who_submits(shop: SqlShop) -> None:
     """What can be taken back within the session is no proof of who asks."""
     other = await shop.add_role()
-    await access.ensure_principal(shop.engine, SCOPE, "ann", ["member"])
+    await principals.ensure_principal(shop.engine, SCOPE, "ann", ["member"])
     await database_roles.map_role(shop.engine, other, SCOPE, "ann")
     async with shop.as_owner() as owner:
         await owner.execute(f"GRANT {other} TO {shop.role}")

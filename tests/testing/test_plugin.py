@@ -15,7 +15,7 @@ from earnest import App, Context
 from earnest.domain import ids
 from earnest.domain.errors import SettingInvalid
 from earnest.engine.attempts.working import Worker
-from earnest.engine.process import access, binding
+from earnest.engine.process import binding, principals, scopes
 from earnest.engine.process.engine import Engine
 from earnest.testing.any_loop import AnyLoopDatabase, on_a_loop_aside
 from earnest.testing.clock import HeldClock
@@ -100,8 +100,8 @@ async def test_a_program_that_opens_earnest_by_itself_works_beside_the_fixtures(
 async def test_a_kind_can_be_submitted_from_sql(
     earnest_engine: Engine, drain: Drain, assert_submitted: AssertSubmitted
 ) -> None:
-    await access.ensure_scope(earnest_engine, "demo")
-    await access.ensure_principal(earnest_engine, "demo", "web", ["member"])
+    await scopes.ensure_scope(earnest_engine, "demo")
+    await principals.ensure_principal(earnest_engine, "demo", "web", ["member"])
     async with earnest_engine.database.connection() as owner:
         await owner.execute("SELECT map_role(session_user::text, 'demo', 'web')")
         await owner.execute("SELECT submit('demo', 'greet', '{\"name\": \"Ada\"}', 'ada')")

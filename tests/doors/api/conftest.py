@@ -14,6 +14,9 @@ from earnest.engine.inspection.readiness import Readiness
 from earnest.engine.process import access
 from earnest.engine.process.access import Doorkeeper
 from earnest.engine.process.engine import Engine
+from earnest.engine.process.principals import ensure_principal
+from earnest.engine.process.scopes import ensure_scope
+from earnest.engine.process.tokens import issue_token, revoke_token
 from tests.doors.api.outside import Outside
 from tests.doors.api.shop import Bank, make_shop
 
@@ -51,13 +54,13 @@ async def tokens(engine: Engine) -> dict[str, str]:
     """A token for everyone, and two that open nothing: `revoked` and `expired`."""
     found = {}
     for scope_id in ("demo", "other"):
-        await access.ensure_scope(engine, scope_id)
+        await ensure_scope(engine, scope_id)
     for name, (scope_id, principal_id, roles) in PEOPLE.items():
-        await access.ensure_principal(engine, scope_id, principal_id, roles)
-        found[name] = await access.issue_token(engine, scope_id, principal_id)
-    found["revoked"] = await access.issue_token(engine, "demo", "ann")
-    await access.revoke_token(engine, "demo", access.read_token(found["revoked"])[0])
-    found["expired"] = await access.issue_token(engine, "demo", "ann", good_for=timedelta(0))
+        await ensure_principal(engine, scope_id, principal_id, roles)
+        found[name] = await issue_token(engine, scope_id, principal_id)
+    found["revoked"] = await issue_token(engine, "demo", "ann")
+    await revoke_token(engine, "demo", access.read_token(found["revoked"])[0])
+    found["expired"] = await issue_token(engine, "demo", "ann", good_for=timedelta(0))
     found["malformed"] = found["member"][:-1]
     return found
 

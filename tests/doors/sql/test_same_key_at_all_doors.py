@@ -16,7 +16,7 @@ from earnest import App, Context
 from earnest.domain.errors import IdempotencyConflict
 from earnest.doors.api.application import build_api
 from earnest.engine.inspection.readiness import Readiness
-from earnest.engine.process import access, announcing, binding
+from earnest.engine.process import announcing, binding, tokens
 from earnest.engine.process.access import Doorkeeper
 from earnest.engine.process.engine import Engine
 from tests.sql_shop import PRINCIPAL, SCOPE, Order, SqlShop, make_app, open_shop
@@ -94,7 +94,7 @@ async def doors(make_engine: Callable[..., Engine]) -> AsyncIterator[Doors]:
     app = make_app()
     shop = await open_shop(make_engine(app))
     engine = shop.engine
-    token = await access.issue_token(engine, SCOPE, PRINCIPAL)
+    token = await tokens.issue_token(engine, SCOPE, PRINCIPAL)
     api = build_api(engine, ready=lambda: Readiness(True), doorkeeper=Doorkeeper(engine, 60))
     transport = httpx2.ASGITransport(api)
     async with httpx2.AsyncClient(transport=transport, base_url="http://earnest.test") as client:

@@ -32,7 +32,7 @@ import asyncpg
 import httpx
 
 from earnest import App, Context
-from earnest.engine.process import access
+from earnest.engine.process import principals, scopes, tokens
 from earnest.engine.process.engine import Engine
 from earnest.store.database import Database
 from earnest.store.embedded import EmbeddedPostgres
@@ -132,14 +132,14 @@ async def process(url: str, bells: str, *words: str) -> AsyncIterator[dict[str, 
 async def token_of(url: str) -> str:
     async with Database(url) as database:
         engine = Engine(database)
-        await access.ensure_scope(engine, "demo")
-        await access.ensure_principal(engine, "demo", "ann", ["member", "operator"])
+        await scopes.ensure_scope(engine, "demo")
+        await principals.ensure_principal(engine, "demo", "ann", ["member", "operator"])
         async with database.connection() as tx:
             await tx.execute(
                 "INSERT INTO database_role (role_name, scope_id, principal_id, created_at)"
                 " VALUES (session_user, 'demo', 'ann', clock())"
             )
-        return await access.issue_token(engine, "demo", "ann")
+        return await tokens.issue_token(engine, "demo", "ann")
 
 
 async def ask(urls: list[str], token: str, seconds: float) -> dict[str, int]:

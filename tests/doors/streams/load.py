@@ -31,7 +31,7 @@ import uvloop
 
 from earnest import App
 from earnest.doors.api.serving import allow_many_connections
-from earnest.engine.process import access
+from earnest.engine.process import principals, tokens
 from earnest.store.embedded import EmbeddedPostgres
 from earnest.store.migrate import migrate
 from tests.doors.streams.clients.playing import House, open_house
@@ -125,8 +125,8 @@ async def standing(readers: int) -> AsyncIterator[Ground]:
 
 async def _operator(house: House, number: int) -> str:
     name = f"watcher{number}"
-    await access.ensure_principal(house.engine, "demo", name, ["operator"])
-    return await access.issue_token(house.engine, "demo", name)
+    await principals.ensure_principal(house.engine, "demo", name, ["operator"])
+    return await tokens.issue_token(house.engine, "demo", name)
 
 
 def stream_of(served: Served, run: ScriptedRun) -> str:

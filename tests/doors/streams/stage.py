@@ -22,7 +22,7 @@ from earnest.doors.api.application import build_api
 from earnest.doors.api.serving import Serving, listen
 from earnest.doors.api.streams import Streams, StreamSettings
 from earnest.engine.inspection.readiness import Readiness
-from earnest.engine.process import access
+from earnest.engine.process import principals, scopes, tokens
 from earnest.engine.process.access import Doorkeeper
 from earnest.engine.process.engine import Engine
 from earnest.engine.runs import submitting
@@ -47,11 +47,11 @@ PEOPLE = {
 async def issue_tokens(engine: Engine) -> dict[str, str]:
     """Makes the people, and gives each a token."""
     for scope_id in ("demo", "other"):
-        await access.ensure_scope(engine, scope_id)
+        await scopes.ensure_scope(engine, scope_id)
     found = {}
     for name, (scope_id, principal_id, roles) in PEOPLE.items():
-        await access.ensure_principal(engine, scope_id, principal_id, roles)
-        found[name] = await access.issue_token(engine, scope_id, principal_id)
+        await principals.ensure_principal(engine, scope_id, principal_id, roles)
+        found[name] = await tokens.issue_token(engine, scope_id, principal_id)
     return found
 
 

@@ -15,7 +15,7 @@ from pydantic import TypeAdapter
 
 from earnest.domain.errors import DatabaseUnavailable
 from earnest.doors.api import shapes
-from earnest.engine.process import access, announcing
+from earnest.engine.process import access, announcing, principals, tokens
 from earnest.engine.process.doorbells import Doorbells
 from earnest.engine.process.engine import Engine
 from earnest.engine.process.epoch import begin_epoch
@@ -354,7 +354,7 @@ async def test_a_revoked_token_ends_the_stream_at_the_next_heartbeat(
     stage = await make_stage(heartbeat=QUICK)
     stream = await opening(stage)
     token = access.read_token(stage.tokens[OPERATOR])[0]
-    await access.revoke_token(stage.engine, "demo", token)
+    await tokens.revoke_token(stage.engine, "demo", token)
     assert (await stream.rest())[-1].data == {"reason": "revoked"}
 
 
@@ -366,7 +366,7 @@ async def test_who_sees_more_or_less_than_before_comes_again_for_that(
     theirs = await stage.run(2, BOB)
     stream = await opening(stage)
     await stream.messages(2)
-    await access.ensure_principal(stage.engine, "demo", "dan", ["member"])
+    await principals.ensure_principal(stage.engine, "demo", "dan", ["member"])
     assert (await stream.rest())[-1].data == {"reason": "rotated"}
     assert theirs.id not in str((await page(stage)).json())
 

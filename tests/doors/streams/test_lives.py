@@ -11,7 +11,7 @@ import pytest
 
 from earnest.domain.errors import DatabaseUnavailable, SettingInvalid
 from earnest.doors.api.streams import StreamSettings
-from earnest.engine.process import access
+from earnest.engine.process import access, principals, tokens
 from earnest.engine.process.epoch import begin_epoch
 from earnest.store.database import Database
 from tests.doors.streams.conftest import MakeStage
@@ -29,7 +29,7 @@ async def _reason(stream: Stream) -> str:
 
 
 async def _revoke(stage: Stage, who: str) -> None:
-    await access.revoke_token(stage.engine, "demo", access.read_token(stage.tokens[who])[0])
+    await tokens.revoke_token(stage.engine, "demo", access.read_token(stage.tokens[who])[0])
 
 
 # ---- while it lives ----------------------------------------------------------------------------
@@ -135,7 +135,7 @@ async def test_who_loses_the_role_loses_the_stream(make_stage: MakeStage) -> Non
     run = await stage.run()
     stream = await stage.open(run, "operator")
     await stream.until("heartbeat")
-    await access.ensure_principal(stage.engine, "demo", "dan", ["member"])
+    await principals.ensure_principal(stage.engine, "demo", "dan", ["member"])
     assert await _reason(stream) == "revoked"
 
 

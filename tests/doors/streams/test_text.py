@@ -14,7 +14,7 @@ from pydantic import TypeAdapter
 from earnest.domain.errors import DatabaseUnavailable
 from earnest.doors.api import text_stream
 from earnest.engine.attempts.texting import prune_texts
-from earnest.engine.process import access
+from earnest.engine.process import access, tokens
 from earnest.engine.process.epoch import begin_epoch
 from earnest.store import texts
 from earnest.store.database import Database
@@ -334,7 +334,7 @@ async def test_a_revoked_token_ends_its_stream_of_text(make_stage: MakeStage) ->
     stream = await open_text(stage, run)
     await stream.next()
     token_id = access.read_token(stage.tokens["member"])[0]
-    await access.revoke_token(stage.engine, "demo", token_id)
+    await tokens.revoke_token(stage.engine, "demo", token_id)
     (last,) = await stream.rest()
     assert (last.event, last.data) == ("stream_end", {"reason": "revoked"})
 

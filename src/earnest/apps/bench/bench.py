@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from earnest.apps.bench.app import PAYLOAD, app
 from earnest.apps.bench.database import BenchDatabase
 from earnest.doors.cli.parts import Parts, Told
-from earnest.engine.process import access, announcing, binding
+from earnest.engine.process import announcing, binding, principals, scopes
 from earnest.engine.process.actors import Role
 
 if TYPE_CHECKING:
@@ -58,8 +58,8 @@ class Bench:
         told = Told(Path(), self.database.url, (APP,), makes=True)
         async with self.parts.open(told) as opened:
             engine = opened.engine
-            await access.ensure_scope(engine, SCOPE)
-            await access.ensure_principal(engine, SCOPE, PRINCIPAL, [Role.MEMBER])
+            await scopes.ensure_scope(engine, SCOPE)
+            await principals.ensure_principal(engine, SCOPE, PRINCIPAL, [Role.MEMBER])
             await announcing.announce(engine)
             await engine.bells.start()
             bound = binding.Binding(engine, SCOPE, PRINCIPAL)

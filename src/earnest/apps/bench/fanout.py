@@ -15,7 +15,7 @@ from earnest.apps.bench.figures import Values, percentiles
 from earnest.apps.bench.http import NotAnswered, Reading, connect, request
 from earnest.apps.bench.processes import earnest_words, running
 from earnest.domain import ids
-from earnest.engine.process import access
+from earnest.engine.process import principals, tokens
 from earnest.engine.process.actors import Role
 from earnest.engine.process.engine import Engine
 from earnest.engine.runs import signalling
@@ -86,8 +86,8 @@ async def _all_began(readers: list[Reading]) -> None:
 async def _token(engine: Engine, number: int) -> str:
     """An operator of its own: who reads has a place of its own."""
     principal = f"reader-{number}"
-    await access.ensure_principal(engine, SCOPE, principal, [Role.OPERATOR])
-    return await access.issue_token(engine, SCOPE, principal)
+    await principals.ensure_principal(engine, SCOPE, principal, [Role.OPERATOR])
+    return await tokens.issue_token(engine, SCOPE, principal)
 
 
 def _allow_files(count: int) -> None:

@@ -10,7 +10,7 @@ from earnest.apps.bench.bench import APP, PRINCIPAL, SCOPE, Bench
 from earnest.apps.bench.figures import Values
 from earnest.apps.bench.http import Asking, connect, request
 from earnest.apps.bench.processes import earnest_words, running
-from earnest.engine.process import access
+from earnest.engine.process import tokens
 
 CONNECTIONS = 8
 _WARM = 5
@@ -22,7 +22,7 @@ async def measure(bench: Bench) -> Values:
     each = max(1, bench.sizes.gets // CONNECTIONS)
     words = earnest_words("serve", bench.database.url, APP, "--no-worker", "--port", "0")
     async with bench.opened() as engine:
-        token = await access.issue_token(engine, SCOPE, PRINCIPAL)
+        token = await tokens.issue_token(engine, SCOPE, PRINCIPAL)
         run_id = await app.submit(nothing, PAYLOAD)
         async with running("earnest", *words) as server:
             ours = await _rate(f"{server.url}/v1/runs/{run_id}", token, each)

@@ -93,7 +93,7 @@ def principal() -> str:
 
 async def _choose_scope(engine: Engine, asked: str | None, makes_scope: bool) -> str:
     """The scope asked for, else the only one, else `default`, which is made when there is none."""
-    from earnest.engine.process import access
+    from earnest.engine.process.scopes import ensure_scope
     from earnest.store.access import has_scope, scopes
 
     known = await scopes(engine.database, _SCOPES_LISTED)
@@ -101,7 +101,7 @@ async def _choose_scope(engine: Engine, asked: str | None, makes_scope: bool) ->
         return known[0]
     chosen = asked or DEFAULT_SCOPE
     if makes_scope or (not known and chosen == DEFAULT_SCOPE):
-        await access.ensure_scope(engine, chosen)
+        await ensure_scope(engine, chosen, by=principal())
     elif not await has_scope(engine.database, chosen):
         there_are = ", ".join(known) or "none"
         if asked is None:

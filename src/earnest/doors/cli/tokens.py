@@ -38,10 +38,10 @@ def issue(
     good_for = None if days is None else timedelta(days=days)
 
     async def act(desk: Desk) -> None:
-        from earnest.engine.process import access
+        from earnest.engine.process import principals, tokens
 
-        await access.ensure_principal(desk.engine, desk.scope, principal, role)
-        token = await access.issue_token(desk.engine, desk.scope, principal, good_for=good_for)
+        await principals.ensure_principal(desk.engine, desk.scope, principal, role)
+        token = await tokens.issue_token(desk.engine, desk.scope, principal, good_for=good_for)
         if as_json:
             screen.print_json({"scope": desk.scope, "principal": principal, "token": token})
         else:
@@ -63,9 +63,9 @@ def revoke(
     token_id = token.removeprefix("ern_").partition("_")[0]
 
     async def act(desk: Desk) -> None:
-        from earnest.engine.process import access
+        from earnest.engine.process import tokens
 
-        await access.revoke_token(desk.engine, desk.scope, token_id)
+        await tokens.revoke_token(desk.engine, desk.scope, token_id)
         if as_json:
             screen.print_json({"scope": desk.scope, "revoked": token_id})
         else:

@@ -16,7 +16,7 @@ from earnest.domain.duration import Duration, duration
 from earnest.domain.errors import InvalidRequest
 from earnest.domain.operation import OperationState, Recovery
 from earnest.engine.operations import intending, operating, reconciling
-from earnest.engine.process import access, binding
+from earnest.engine.process import binding, scopes
 from earnest.engine.process.effects import Effect
 from earnest.engine.process.engine import Engine
 from earnest.engine.runs.submitting import MAX_KEY
@@ -58,7 +58,7 @@ async def operation(
     made = bound.engine.effect_of(effect)
     scope_id = bound.scope_id if scope is None else scope
     if scope_id != bound.scope_id:
-        await access.require_scope(bound.engine, scope_id)
+        await scopes.require_scope(bound.engine, scope_id)
     intent = intending.make_intent(
         made,
         request,

@@ -32,6 +32,7 @@ class Actor:
     of_first_scope: bool = field(default=False, compare=False)
     token_id: str | None = field(default=None, compare=False)
     request_id: str | None = field(default=None, compare=False)
+    is_local: bool = field(default=False, compare=False)
 
     def require(self, *roles: Role) -> None:
         """Raises `Forbidden` unless the actor has one of the roles."""
@@ -60,7 +61,7 @@ By = Actor | str
 def local(scope_id: str, name: str = "local") -> Actor:
     """Whoever opened the database itself, such as a command or a program: there is nothing that it
     may not do there."""
-    return Actor(scope_id, name, frozenset(Role), of_first_scope=True)
+    return Actor(scope_id, name, frozenset(Role), of_first_scope=True, is_local=True)
 
 
 def acting(scope_id: str, by: By) -> Actor:

@@ -13,7 +13,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 
 from earnest.domain.errors import SettingInvalid
-from earnest.engine.process import access
+from earnest.engine.process import scopes
 from earnest.engine.process.engine import Engine
 
 
@@ -29,7 +29,7 @@ class Binding:
 async def make(engine: Engine, scope_id: str, principal_id: str) -> Binding:
     """A binding whose scope and principal are there. Raises `InvalidRequest` for impossible names:
     then nothing is done under them."""
-    await access.register(engine, scope_id, principal_id)
+    await scopes.register(engine, scope_id, principal_id)
     return Binding(engine, scope_id, principal_id)
 
 

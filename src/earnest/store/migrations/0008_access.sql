@@ -1,5 +1,13 @@
 -- Tokens are rotated with an overlap and known by name; what people do is kept in an audit.
 
+ALTER TABLE scope
+    ADD COLUMN created_by text NOT NULL DEFAULT 'local',
+    ADD COLUMN idempotency_key text,
+    ADD COLUMN fingerprint bytea,
+    ADD CHECK ((idempotency_key IS NULL) = (fingerprint IS NULL));
+CREATE UNIQUE INDEX scope_key ON scope (created_by, idempotency_key)
+    WHERE idempotency_key IS NOT NULL;
+
 -- Two people who change a principal at once are told apart by its version. Who is disabled has no
 -- roles, so that whatever asks for one refuses, and its tokens open nothing.
 ALTER TABLE principal
@@ -24,7 +32,7 @@ ALTER TABLE token
 CREATE UNIQUE INDEX token_id ON token (token_id);
 CREATE UNIQUE INDEX token_key ON token (scope_id, created_by, idempotency_key)
     WHERE idempotency_key IS NOT NULL;
-CREATE INDEX token_of_principal ON token (scope_id, principal_id, token_id);
+CREATE INDEX token_made ON token (scope_id, created_at, token_id);
 -- A token has one successor, whoever asks for it at once.
 CREATE UNIQUE INDEX token_successor ON token (scope_id, replaces) WHERE replaces IS NOT NULL;
 

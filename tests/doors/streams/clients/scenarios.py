@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import Any
 
 from earnest.doors.api.streams import StreamSettings
-from earnest.engine.process import access
+from earnest.engine.process import access, tokens
 from earnest.engine.process.epoch import begin_epoch
 from tests.doors.streams.clients.drivers import Seen
 from tests.doors.streams.clients.playing import GIVES_UP, NotApplicable, Play
@@ -262,11 +262,11 @@ async def _(play: Play) -> None:
 @scenario("when its token is revoked it is told, and stays away after 401", heartbeat=QUICK)
 async def _(play: Play) -> None:
     engine = play.stage.engine
-    token = await access.issue_token(engine, "demo", "ann")
+    token = await tokens.issue_token(engine, "demo", "ann")
     run = await play.run(3)
     seen, relay = await play.follow(run, token=token)
     await seen.has(1, "heartbeat")
-    await access.revoke_token(engine, "demo", access.read_token(token)[0])
+    await tokens.revoke_token(engine, "demo", access.read_token(token)[0])
     await seen.until_closed()
     assert [item.data for item in seen.named("stream_end")] == [{"reason": "revoked"}]
     assert [one.status for one in relay.asked] == [200, 401][: 1 + play.client.comes_again]
