@@ -34,7 +34,8 @@ def make_openapi(app: FastAPI) -> dict[str, Any]:
     schemas = components.setdefault("schemas", {})
     for name in ("HTTPValidationError", "ValidationError"):
         schemas.pop(name, None)
-    schemas.update(_problem_schemas())
+    for name in ("Problem", "RunSnapshot"):  # shown by refusals and streams, which no model names
+        schemas.update(_schemas_of(name))
     components["schemas"] = dict(sorted(schemas.items()))
     components["securitySchemes"] = {"token": _TOKEN}
     return document
@@ -49,9 +50,10 @@ def _put_right(operation: dict[str, Any]) -> None:
         operation.pop("description", None)
 
 
-def _problem_schemas() -> dict[str, Any]:
-    schema = TypeAdapter(shapes.Problem).json_schema(
+def _schemas_of(name: str) -> dict[str, Any]:
+    """A shape by name, with those that it is made of."""
+    schema = TypeAdapter(getattr(shapes, name)).json_schema(
         ref_template=shapes.REFERENCE, mode="serialization"
     )
     inner: dict[str, Any] = schema.pop("$defs", {})
-    return {**inner, "Problem": schema}
+    return {**inner, name: schema}

@@ -20,7 +20,7 @@ from earnest.doors.api.showing import (
     show_attempt,
     show_event,
     show_operation,
-    show_run,
+    show_run_snapshot,
     show_step,
 )
 from earnest.doors.api.streams import Streaming, Streams
@@ -136,7 +136,7 @@ def _resync(run: Run, after: int, oldest: int) -> ResyncRequired:
         "after_seq": after,
         "minimum_retained_seq": oldest,
         "head_seq": run.last_seq,
-        "snapshot": show_run(run),
+        "snapshot": show_run_snapshot(run),
     }
     return ResyncRequired(
         f"events after {after} cannot be told without a gap: {oldest} to {run.last_seq} are kept; "

@@ -19,7 +19,7 @@ from earnest.domain.errors import NotFound
 from earnest.domain.run import Run
 from earnest.doors.api import shapes, sse
 from earnest.doors.api.reader import Reader, first_of, one_last_event_id, stream_schema
-from earnest.doors.api.showing import show_run
+from earnest.doors.api.showing import show_run_snapshot
 from earnest.doors.api.sse import Ending, EventStream, Wire
 from earnest.doors.api.streams import Streams, show_position
 from earnest.doors.api.visit import Visit
@@ -135,7 +135,7 @@ class RunReader(Reader):
             "after_seq": self.after,
             "minimum_retained_seq": first_kept(oldest, run),
             "head_seq": run.last_seq,
-            "snapshot": show_run(run),
+            "snapshot": show_run_snapshot(run),
         }
         await wire.send(
             sse.control("resync_required", told, show_position(self.life.epoch, run.last_seq))

@@ -84,17 +84,23 @@ class RunSummary(TypedDict):
     finished_at: datetime | None
 
 
-class Run(RunSummary):
-    """A run, whole. `waiting_on` and `retry_at` are there while it waits or will be tried again."""
+class RunSnapshot(RunSummary):
+    """A run as it stands and what came of it, without what was asked for: so streams and refusals
+    show it. `waiting_on` and `retry_at` are there while it waits or will be tried again."""
 
-    input: Any
     output: Any
-    context: dict[str, Any]
     max_attempts: int
     failures: int
     due_at: datetime | None
     deadline_at: datetime | None
     links: RunLinks
+
+
+class Run(RunSnapshot):
+    """A run, whole."""
+
+    input: Any
+    context: dict[str, Any]
 
 
 class RunPage(TypedDict):
@@ -193,7 +199,7 @@ class Resync(TypedDict):
     after_seq: int
     minimum_retained_seq: int
     head_seq: int
-    snapshot: Run
+    snapshot: RunSnapshot
 
 
 class StreamEnd(TypedDict):

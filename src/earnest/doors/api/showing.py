@@ -5,18 +5,21 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 
+from earnest.domain import artifact, explanation, ids, operation, run, text
 from earnest.domain import event as events
-from earnest.domain import explanation, ids, operation, run, text
-from earnest.doors.api import shapes
+from earnest.doors.api import shapes, shapes_of_artifacts
 
 
 def show_run(found: run.Run) -> shapes.Run:
     """A run, whole; only for who asked for it and operators of its scope."""
+    return {**show_run_snapshot(found), "input": found.input, "context": found.context}
+
+
+def show_run_snapshot(found: run.Run) -> shapes.RunSnapshot:
+    """A run as it stands, for streams and refusals: inputs appear in neither (P21)."""
     return {
         **show_run_summary(found),
-        "input": found.input,
         "output": found.output,
-        "context": found.context,
         "max_attempts": found.max_attempts,
         "failures": found.failures,
         "due_at": found.due_at,
@@ -72,6 +75,35 @@ def show_links(run_id: uuid.UUID) -> shapes.RunLinks:
         "explain": f"{path}/explain",
         "cancel": f"{path}/cancel",
         "retry": f"{path}/retry",
+    }
+
+
+def show_artifact(found: artifact.Artifact) -> shapes_of_artifacts.Artifact:
+    shown_id = ids.show("art", found.artifact_id)
+    run_link = None if found.run_id is None else run_path(found.run_id)
+    return {
+        "id": shown_id,
+        "name": found.name,
+        "media_type": found.media_type,
+        "size": found.size,
+        "sha256": found.sha256.hex(),
+        "run_id": _shown_run_id(found.run_id),
+        "created_at": found.created_at,
+        "expires_at": found.expires_at,
+        "links": {
+            "self": f"/v1/artifacts/{shown_id}",
+            "content": f"/v1/artifacts/{shown_id}/content",
+            "run": run_link,
+        },
+    }
+
+
+def show_room(scope_id: str, room: artifact.Room) -> shapes_of_artifacts.ArtifactQuota:
+    return {
+        "scope_id": scope_id,
+        "used_bytes": room.used,
+        "quota_bytes": room.quota,
+        "is_default": not room.given,
     }
 
 

@@ -2,8 +2,8 @@
 
 A reader has a place, the sequence of the last piece it was given. What was written after it is sent
 in order, from the table and then live; how the run stands is told when that changes. The end is the
-run itself, whole. Its frame has a place of its own, one beyond the text: who was given the last
-piece and nothing more still hears of the end.
+run as it stands, with its output. Its frame has a place of its own, one beyond the text: who was
+given the last piece and nothing more still hears of the end.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from earnest.domain.text import Standing
 from earnest.doors.api import problems, shapes, sse
 from earnest.doors.api.parameters import read_sequence
 from earnest.doors.api.reader import Reader, first_of, one_last_event_id
-from earnest.doors.api.showing import show_run, show_standing
+from earnest.doors.api.showing import show_run_snapshot, show_standing
 from earnest.doors.api.sse import Ending, EventStream, Left, Wire
 from earnest.doors.api.streams import Streams
 from earnest.doors.api.visit import Visit
@@ -39,7 +39,7 @@ _FRAMES: dict[str, Any] = {
     "progress": shapes.TextProgress,
     "delta": shapes.TextPiece,
     "reset": shapes.TextReset,
-    "terminal": shapes.Run,
+    "terminal": shapes.RunSnapshot,
     "error": shapes.TextError,
     "stream_end": shapes.StreamEnd,
 }
@@ -185,7 +185,7 @@ class TextReader(Reader):
 
     async def _end(self, wire: Wire) -> Ending:
         run = await reading.find_run(self.visit.engine, self.visit.actor, self.run.run_id)
-        await wire.send(sse.control("terminal", show_run(run), str(self.after + 1)))
+        await wire.send(sse.control("terminal", show_run_snapshot(run), str(self.after + 1)))
         return Ending.FINAL
 
     async def _tell_failure(self, wire: Wire, error: Exception) -> None:

@@ -37,8 +37,8 @@ async def stream_run_text(
     """Read a run's text as it is written, with how the run stands.
 
     Each `delta` has its sequence as id. A `reset` comes before the text of a new attempt: what was
-    written before is void. At the end `terminal` brings the run, whole; who comes again after it is
-    told 204.
+    written before is void. At the end `terminal` brings the run with its output, without its input;
+    who comes again after it is told 204.
     """
     after = sequence_asked(visit.headers, query.after)
     return await stream_text(visit, streams, run_id, after)
