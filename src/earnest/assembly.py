@@ -41,6 +41,7 @@ from earnest.engine.process.instances import Serves
 from earnest.engine.process.logs import get_logger
 from earnest.engine.process.sealing import Sealer
 from earnest.engine.process.settings import EngineSettings
+from earnest.store.blobs import open_blobs
 from earnest.store.database import LOST, Database
 from earnest.store.embedded import EmbeddedPostgres, Started, default_home
 from earnest.store.migrate import check, migrate, pending
@@ -64,7 +65,8 @@ class Config:
     """What a process is told: where its facts are and what it can do. Without `database_url` an
     embedded PostgreSQL under `home` is used. `makes`: a missing database is made and an older
     schema brought up to date; without it both are refused. Without `bells` processes do not notify
-    each other (behind a pooler they cannot): each looks from time to time."""
+    each other (behind a pooler they cannot): each looks from time to time. `artifacts`: where their
+    bytes are, if not in a folder of the home; see `store/blobs.py`."""
 
     home: Path = field(default_factory=default_home)
     database_url: str | None = None
@@ -73,6 +75,7 @@ class Config:
     makes: bool = True
     patience: float = 30.0
     bells: bool = field(default_factory=bells_wanted)
+    artifacts: str | None = field(default_factory=lambda: os.environ.get("EARNEST_ARTIFACTS"))
 
 
 class Assembly:
@@ -232,6 +235,7 @@ def config_as_told(told: Told) -> Config:
 def _make_engine(database: Database, config: Config) -> Engine:
     engine = Engine(database, settings=config.settings, sealer=Sealer(config.home))
     engine.bells = Doorbells(database, across=config.bells)
+    engine.blobs = open_blobs(config.artifacts, config.home)
     for app in config.apps:
         for kind in app.kinds.values():
             engine.kinds.add(kind)

@@ -189,6 +189,20 @@ async def put(tx: Tx, new: NewArtifact, blob_id: uuid.UUID) -> None:
     )
 
 
+async def remember(
+    tx: Tx,
+    scope_id: str,
+    run_id: uuid.UUID,
+    name: str,
+    digest: bytes,
+    result: bytes,
+    fence: int,
+) -> None:
+    """Remembers in its run what was made, under a name that no step can have; only under the
+    execution's lock."""
+    await tx.execute(sql("remember_artifact"), scope_id, run_id, name, digest, result, fence)
+
+
 async def by_key(source: Tx | Database, scope_id: str, principal_id: str, key: str) -> ByKey | None:
     asked = (scope_id, principal_id, key)
     if isinstance(source, Database):

@@ -60,11 +60,17 @@ class Blobs(Protocol):
     async def size(self, key: BlobKey) -> int | None:
         """How many bytes there are; `None` for nothing."""
 
-    def list(self) -> AsyncIterator[list[Listed]]:
+    def pages(self) -> AsyncIterator[list[Listed]]:
         """All that lies there, page by page."""
 
     async def remove_listed(self, found: Listed) -> None:
         """Takes away what a listing told of. Harmless when repeated."""
+
+    async def mark(self, name: str) -> None:
+        """Leaves an empty thing of that name. Harmless when repeated."""
+
+    async def marks(self, prefix: str) -> list[str]:
+        """The names of marks that begin so."""
 
     async def probe(self) -> None:
         """Writes, reads and removes something small. Raises `StorageUnavailable`."""

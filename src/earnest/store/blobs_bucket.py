@@ -100,7 +100,7 @@ class BucketBlobs:
             return None
         return int(head["size"])
 
-    async def list(self) -> AsyncIterator[list[Listed]]:
+    async def pages(self) -> AsyncIterator[list[Listed]]:
         import obstore
 
         pages = iter(obstore.list(self._store, chunk_size=_PAGE))
@@ -113,12 +113,28 @@ class BucketBlobs:
     async def remove_listed(self, found: Listed) -> None:
         await self._remove(found.path)
 
-    async def probe(self) -> None:
+    async def mark(self, name: str) -> None:
+        await self._put(name, b"")
+
+    async def marks(self, prefix: str) -> list[str]:
         import obstore
 
+        def work() -> list[str]:
+            # A listing goes by whole parts of a path; marks lie at the top.
+            found = obstore.list_with_delimiter(self._store)["objects"]
+            return sorted(one["path"] for one in found if one["path"].startswith(prefix))
+
+        return await self._call(work)
+
+    async def probe(self) -> None:
         path = f"probe-{uuid.uuid4().hex}"
-        await self._call(lambda: obstore.put(self._store, path, b"earnest", use_multipart=False))
+        await self._put(path, b"earnest")
         await self._remove(path)
+
+    async def _put(self, path: str, data: bytes) -> None:
+        import obstore
+
+        await self._call(lambda: obstore.put(self._store, path, data, use_multipart=False))
 
     def _range(self, key: BlobKey, start: int, end: int) -> bytes:
         import obstore

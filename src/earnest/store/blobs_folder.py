@@ -73,13 +73,20 @@ class FolderBlobs:
     async def size(self, key: BlobKey) -> int | None:
         return await self._do("looked at", lambda: _size_of(self._place(key)))
 
-    async def list(self) -> AsyncIterator[list[Listed]]:
+    async def pages(self) -> AsyncIterator[list[Listed]]:
         walk = _walk(self.root)
         while page := await self._do("looked at", lambda: list(itertools.islice(walk, _PAGE))):
             yield page
 
     async def remove_listed(self, found: Listed) -> None:
         await self._do("removed from", lambda: _unlink(self.root / found.path))
+
+    async def mark(self, name: str) -> None:
+        await self._do("written to", lambda: _create(self.root, self.root / name).close())
+
+    async def marks(self, prefix: str) -> list[str]:
+        found = await self._do("looked at", lambda: list(self.root.glob(f"{prefix}*")))
+        return sorted(mark.name for mark in found)
 
     async def probe(self) -> None:
         await self._do("written to", lambda: _try_out(self.root))

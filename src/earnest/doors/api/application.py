@@ -13,7 +13,22 @@ from starlette.responses import Response
 from starlette.routing import Match
 
 from earnest.domain.errors import EarnestError
-from earnest.doors.api import feed, health, operations, problems, reference, run_parts, runs, texts
+from earnest.doors.api import (
+    artifact_content,
+    artifacts,
+    audit,
+    feed,
+    health,
+    operations,
+    principals,
+    problems,
+    reference,
+    run_parts,
+    runs,
+    scopes,
+    texts,
+    tokens,
+)
 from earnest.doors.api.cursors import Cursors
 from earnest.doors.api.gate import Gate
 from earnest.doors.api.openapi import make_openapi
@@ -53,7 +68,21 @@ def build_api(
     )
     app.state.api = Api(engine, Cursors(engine.database), ready)
     app.state.streams = Streams(engine, streams)
-    for noun in (runs, run_parts, texts, feed, operations, health, reference):
+    for noun in (
+        runs,
+        run_parts,
+        texts,
+        feed,
+        artifacts,
+        artifact_content,
+        operations,
+        tokens,
+        principals,
+        scopes,
+        audit,
+        health,
+        reference,
+    ):
         noun.routes.add_to(app)
     require_rules(app)
     app.openapi = lambda: _openapi_once(app)  # type: ignore[method-assign]

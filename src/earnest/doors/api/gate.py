@@ -27,6 +27,8 @@ log = get_logger("earnest.api")
 
 MAX_BODY_BYTES = 1024 * 1024
 PRIVATE = ("/v1/", "/api/")
+UPLOADS = frozenset({("POST", "/v1/artifacts")})
+"""What streams in and is bounded by who takes it."""
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
@@ -48,8 +50,10 @@ class Gate:
         try:
             if scope["path"].startswith(PRIVATE):
                 await self._admit(scope, _token(headers))
-            _refuse_announced_size(headers)
-            await self._app(scope, _bounded(receive), leaving.send)
+            if (scope["method"], scope["path"]) not in UPLOADS:
+                _refuse_announced_size(headers)
+                receive = _bounded(receive)
+            await self._app(scope, receive, leaving.send)
         except ClientDisconnect:
             log.debug("request.abandoned", request_id=scope["state"]["request_id"])
         except asyncio.CancelledError:

@@ -26,6 +26,7 @@ from earnest.domain.errors import (
     InvalidRequest,
     NotFound,
     PayloadTooLarge,
+    QuotaExceeded,
     Unauthenticated,
 )
 from earnest.doors.api import headers, sse
@@ -40,7 +41,7 @@ CODES = frozenset(
     invalid_request unauthenticated forbidden not_found method_not_allowed conflict
     idempotency_conflict resync_required version_mismatch payload_too_large unsupported_media_type
     precondition_required backlog_full rate_limited quota_exceeded approval_expired
-    proposal_changed busy internal_error
+    proposal_changed range_not_satisfiable busy internal_error
     """.split()
 )
 
@@ -182,7 +183,7 @@ def _headers(error: Exception, told: EarnestError) -> dict[str, str]:
     headers = dict(error.headers or {}) if isinstance(error, HTTPException) else {}
     if isinstance(told, Unauthenticated):
         headers["WWW-Authenticate"] = 'Bearer realm="earnest"'
-    if isinstance(told, Busy):
+    if isinstance(told, Busy | QuotaExceeded):
         headers["Retry-After"] = str(told.fields.get("retry_after", RETRY_AFTER))
     if told.status == 413:
         # What is left of the body is not read.

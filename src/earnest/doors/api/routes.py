@@ -28,11 +28,17 @@ MINE_OR_SCOPES = (Role.MEMBER, Role.OPERATOR)
 """Who does and sees runs: a member its own, an operator the scope's."""
 
 _ALWAYS = (401, 500, 503)
+_FILE = {"*/*": {"schema": {"type": "string", "format": "binary"}}}
 
 
 def _header(name: str, text: str, *, required: bool, **limits: Any) -> dict[str, Any]:
     described = {"name": name, "in": "header", "description": text, "required": required}
     return {**described, "schema": {"type": "string", **limits}}
+
+
+def told_header(name: str, text: str) -> dict[str, Any]:
+    """A header that a route takes and can do without."""
+    return _header(name, text, required=False)
 
 
 _KEY = "Names this request: sent again with the same key, it is done once. Bare or quoted."
@@ -64,7 +70,8 @@ class Answer:
     """What a route answers when all is well: its body, its status, other statuses with the same
     body, and the headers worth naming. A page has no body to describe. `items` is the schema of
     what is streamed, to everybody where there is no body and else to who asks for a stream; 204
-    ends it for good, where it `ends`."""
+    ends it for good, where it `ends`. A `file` is bytes of any type. Statuses in `bare` have no
+    body."""
 
     body: Any
     status: int = 200
@@ -72,6 +79,8 @@ class Answer:
     headers: tuple[str, ...] = ()
     items: dict[str, Any] | None = None
     ends: bool = True
+    file: bool = False
+    bare: dict[int, str] = field(default_factory=dict)
 
 
 class JsonRoute(APIRoute):
@@ -104,6 +113,9 @@ class Routes:
     def post(self, path: str, answer: Answer, **terms: Any) -> Callable[[Handler], Handler]:
         return self._declare("POST", path, answer, **terms)
 
+    def head(self, path: str, answer: Answer, **terms: Any) -> Callable[[Handler], Handler]:
+        return self._declare("HEAD", path, answer, **terms)
+
     def put(self, path: str, answer: Answer, **terms: Any) -> Callable[[Handler], Handler]:
         return self._declare("PUT", path, answer, **terms)
 
@@ -134,6 +146,7 @@ class Routes:
         of_first_scope: bool = False,
         problems: tuple[int, ...] = (),
         takes: tuple[dict[str, Any], ...] = (),
+        takes_file: bool = False,
     ) -> Callable[[Handler], Handler]:
         """The three about who may come are the route's `Rule`. The handler looks for the thing that
         the path names as the actor, and then requires the role if `seen_by` holds more."""
@@ -147,6 +160,8 @@ class Routes:
             "security": [{"token": [role.value]} for role in roles],
             "parameters": list(takes),
         }
+        if takes_file:
+            terms["openapi_extra"]["requestBody"] = {"content": _FILE, "required": True}
         return self._keep(path, terms, rule)
 
     def _keep(self, path: str, terms: dict[str, Any], rule: Rule) -> Callable[[Handler], Handler]:
@@ -181,6 +196,8 @@ def _terms(method: str, answer: Answer, refusals: set[int]) -> dict[str, Any]:
 def _response_class(answer: Answer) -> type[Response]:
     if answer.body is not None:
         return JSONResponse
+    if answer.file or answer.status == 204:
+        return Response
     return HTMLResponse if answer.items is None else sse.EventStream
 
 
@@ -189,6 +206,10 @@ def _described(answer: Answer, refusals: set[int]) -> dict[int | str, dict[str, 
     good: dict[int | str, dict[str, Any]] = {answer.status: {"headers": headers}}
     for status, text in answer.also.items():
         good[status] = {"model": answer.body, "description": text, "headers": headers}
+    for status in (answer.status, *answer.also) if answer.file else ():
+        good[status]["content"] = _FILE
+    for status, text in answer.bare.items():
+        good[status] = {"description": text, "headers": headers}
     if answer.items is not None:
         good[answer.status]["content"] = {sse.MEDIA_TYPE: {"itemSchema": answer.items}}
     if answer.items is not None and answer.ends:

@@ -8,6 +8,10 @@ from collections.abc import Sequence
 from earnest.domain import artifact, explanation, ids, operation, run, text
 from earnest.domain import event as events
 from earnest.doors.api import shapes, shapes_of_artifacts
+from earnest.doors.api.showing_access import show_audit_entry as show_audit_entry
+from earnest.doors.api.showing_access import show_principal as show_principal
+from earnest.doors.api.showing_access import show_scope as show_scope
+from earnest.doors.api.showing_access import show_token as show_token
 
 
 def show_run(found: run.Run) -> shapes.Run:

@@ -73,7 +73,7 @@ async def _expire(engine: Engine, scope_id: str, artifact_ids: Sequence[uuid.UUI
 
 
 async def collect(engine: Engine, told: Callable[[], None] = lambda: None) -> int:
-    """Gives up uploads of which nothing was heard, removes all bytes that are discarded, and forgets
+    """Gives up uploads of which nothing was heard, removes all bytes that are discarded, forgets
     deleted artifacts; returns how many blobs were removed. Several may collect at once. Bytes that
     cannot be removed now hold up no others, and are tried again by the next."""
     while await engine.database.promise(

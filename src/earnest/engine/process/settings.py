@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 
+from earnest.domain.artifact import DEFAULT_QUOTA, KEPT, MAX_ARTIFACT_BYTES
 from earnest.domain.errors import SettingInvalid
 
 
@@ -17,7 +18,8 @@ class EngineSettings:
     look-ups; a question that was taken comes due again after `question_claim`, should the one who
     took it be gone; `call_grace` is what a call standing alone gets beyond its time-out.
     `claim_batch` is half of `concurrency`, so that the database claims and settles one half while
-    this process works on the other."""
+    this process works on the other. `artifact_quota` is the room of a scope that nobody gave
+    another, `artifacts_kept` how long an artifact of no run is kept, unless it is said with it."""
 
     lease: timedelta = timedelta(seconds=45)
     renew_every: timedelta = timedelta(seconds=15)
@@ -38,6 +40,9 @@ class EngineSettings:
     claim_batch: int = 100
     max_input_bytes: int = 256 * 1024
     max_result_bytes: int = 1024 * 1024
+    max_artifact_bytes: int = MAX_ARTIFACT_BYTES
+    artifact_quota: int = DEFAULT_QUOTA
+    artifacts_kept: timedelta = KEPT
 
     def __post_init__(self) -> None:
         if self.renew_every <= timedelta(0) or self.renew_every * 3 > self.lease:

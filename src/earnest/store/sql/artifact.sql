@@ -115,6 +115,11 @@ INSERT INTO artifact (scope_id, artifact_id, blob_id, run_id, principal_id, owne
                       media_type, idempotency_key, fingerprint, created_at, expires_at)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, clock(), clock() + $11::interval);
 
+-- name: remember_artifact
+-- $1 scope, $2 run, $3 name, $4 digest, $5 result, $6 fence. Only under the execution's lock.
+INSERT INTO step (scope_id, run_id, name, kind, digest, result, fence, created_at)
+VALUES ($1, $2, $3, 'step', $4, $5, $6, clock());
+
 -- name: artifact_by_key
 -- Also one that was deleted. $1 scope, $2 who brought it, $3 key.
 SELECT artifact_id, fingerprint, deleted_at FROM artifact
