@@ -5,13 +5,10 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 
-from earnest.domain import artifact, explanation, ids, operation, run, text
+from earnest.domain import access, artifact, audit, explanation, ids, operation, run, text
 from earnest.domain import event as events
-from earnest.doors.api import shapes, shapes_of_artifacts
-from earnest.doors.api.showing_access import show_audit_entry as show_audit_entry
-from earnest.doors.api.showing_access import show_principal as show_principal
-from earnest.doors.api.showing_access import show_scope as show_scope
-from earnest.doors.api.showing_access import show_token as show_token
+from earnest.doors.api import shapes, shapes_of_access, shapes_of_artifacts
+from earnest.engine.process.actors import Role
 
 
 def show_run(found: run.Run) -> shapes.Run:
@@ -239,6 +236,53 @@ def show_move(made: operation.OperationMove) -> shapes.Move:
         "by": made.by,
         "detail": made.detail,
         "at": made.at,
+    }
+
+
+def show_scope(found: access.Scope) -> shapes_of_access.Scope:
+    return {
+        "id": found.scope_id,
+        "created_by": found.created_by,
+        "created_at": found.created_at,
+    }
+
+
+def show_principal(found: access.Principal) -> shapes_of_access.Principal:
+    return {
+        "id": found.principal_id,
+        "roles": [Role(role) for role in found.roles],
+        "disabled": found.disabled_at is not None,
+        "disabled_at": found.disabled_at,
+        "version": found.version,
+        "created_at": found.created_at,
+    }
+
+
+def show_token(found: access.Token) -> shapes_of_access.Token:
+    return {
+        "id": found.token_id,
+        "principal_id": found.principal_id,
+        "roles": [Role(role) for role in found.roles],
+        "name": found.name,
+        "created_by": found.created_by,
+        "created_at": found.created_at,
+        "expires_at": found.expires_at,
+        "revoked_at": found.revoked_at,
+        "used_on": found.used_on,
+        "replaces": found.replaces,
+    }
+
+
+def show_audit_entry(found: audit.AuditEntry) -> shapes_of_access.AuditEntry:
+    return {
+        "id": ids.show("aud", found.audit_id),
+        "principal_id": found.principal_id,
+        "token_id": found.token_id,
+        "action": found.action,
+        "subject": found.subject,
+        "detail": found.detail,
+        "request_id": found.request_id,
+        "created_at": found.created_at,
     }
 
 

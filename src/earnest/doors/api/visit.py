@@ -9,10 +9,12 @@ from typing import Annotated, Any
 from fastapi import Depends, Request
 from starlette.datastructures import Headers
 
-from earnest.domain import ids
+from earnest.domain import canonical, ids
+from earnest.domain.access import RequestKey
 from earnest.domain.errors import Unauthenticated
 from earnest.domain.operation import Operation
 from earnest.domain.run import Run
+from earnest.doors.api import headers
 from earnest.doors.api.cursors import Cursors
 from earnest.doors.api.json_bodies import JsonRequest
 from earnest.doors.api.rules import Rule
@@ -38,6 +40,15 @@ class Visit:
     async def again(self) -> Visit:
         """The same visit with what the actor is and may do by now. Raises `Unauthenticated`."""
         return replace(self, actor=await self.admit())
+
+    def key_of(self, what: str) -> RequestKey | None:
+        """The request's idempotency key, where it has one, with the digest of what was sent;
+        `what` tells apart requests of which the bodies may be the same."""
+        key = headers.idempotency_key(self.headers)
+        if key is None:
+            return None
+        sent = canonical.digest(canonical.encode([what, self.sent]))
+        return RequestKey(key, sent)
 
     async def run(self, text: str) -> Run:
         """The run of that id as the actor may see it. Raises `NotFound` for any other text."""

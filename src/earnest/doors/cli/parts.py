@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
+    from earnest.domain.access import Principal, Scope, Token
+    from earnest.domain.audit import AuditEntry
     from earnest.domain.event import Event
     from earnest.domain.explanation import Explanation
     from earnest.domain.operation import Lookup, Operation, OperationMove
@@ -80,6 +82,14 @@ class Shown(Protocol):
     def show_explanation(self, found: Explanation, /) -> Mapping[str, Any]: ...
 
     def show_move(self, made: OperationMove, /) -> Mapping[str, Any]: ...
+
+    def show_scope(self, found: Scope, /) -> Mapping[str, Any]: ...
+
+    def show_principal(self, found: Principal, /) -> Mapping[str, Any]: ...
+
+    def show_token(self, found: Token, /) -> Mapping[str, Any]: ...
+
+    def show_audit_entry(self, found: AuditEntry, /) -> Mapping[str, Any]: ...
 
 
 class Parts(Protocol):
