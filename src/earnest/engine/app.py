@@ -13,6 +13,7 @@ from earnest.domain.errors import SettingInvalid
 from earnest.domain.run import RetryPolicy
 from earnest.engine.process import as_sent, binding
 from earnest.engine.process.effects import Effect, require_effect
+from earnest.engine.process.inboxes import Inboxes, InboxHandler
 from earnest.engine.process.kinds import Kinds, RunKind, check_name, make_kind, require_kind
 from earnest.engine.runs import submitting
 
@@ -39,6 +40,7 @@ class App:
         self.name = name
         self.kinds = Kinds()
         self.effects: dict[str, Effect[Any, Any]] = {}
+        self.inboxes = Inboxes()
 
     def run(
         self,
@@ -52,10 +54,13 @@ class App:
         retry_longest: Duration = "10m",
         on_unknown: Literal["wait", "fail"] = "wait",
         pure: bool = False,
+        approver_may_be_proposer: bool = True,
     ) -> Register:
         """Registers a handler. `timeout` bounds one attempt, `deadline` the run from submit to end;
         `on_unknown="fail"` ends a run over a doubt instead of waiting (the operation stays on the
-        desk); `pure` says that the handler acts on nothing outside."""
+        desk); `pure` says that the handler acts on nothing outside. `approver_may_be_proposer`: set
+        it to `False`, and whoever asked for a run decides nothing that it puts to people, by
+        whichever token."""
         check_name("a run kind", name)
         check_name(f"{name}: a lane", lane)
         if not 1 <= max_attempts <= 1000:
@@ -72,6 +77,7 @@ class App:
                 deadline=None if deadline is None else duration(deadline),
                 on_unknown=on_unknown,
                 pure=pure,
+                approver_may_be_proposer=approver_may_be_proposer,
             )
             self.kinds.add(kind)
             return kind
@@ -89,6 +95,17 @@ class App:
             )
         self.effects[effect.kind] = effect
 
+    def inbox(self, name: str) -> Callable[[InboxHandler], InboxHandler]:
+        """Registers `async def (tx, message)` for signed messages from outside. Each is handled
+        once, in the transaction `tx`; what is returned (`Settles`, `Refutes`, `Signals`, several of
+        them or nothing) is done in it."""
+
+        def register(handler: InboxHandler) -> InboxHandler:
+            self.inboxes.add(name, handler)
+            return handler
+
+        return register
+
     async def submit(
         self,
         kind: RunKind[InputT, Any],
@@ -100,7 +117,8 @@ class App:
         labels: dict[str, str] | None = None,
     ) -> str:
         """Submits a run through the open binding and returns its id. The same key and input give
-        the same run (P7). Raises as `submitting.submit` does."""
+        the same run (P7); a default that is spelled out makes another input. Raises as
+        `submitting.submit` does."""
         require_kind(kind)
         bound = binding.current()
         request = submitting.Request(
