@@ -66,6 +66,7 @@ async def make_engine(database: Database) -> AsyncIterator[Callable[..., Engine]
         if app is not None:
             engine.kinds = app.kinds
             engine.effects = dict(app.effects)
+            engine.inboxes = app.inboxes
         engines.append(engine)
         return engine
 

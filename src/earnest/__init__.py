@@ -36,7 +36,9 @@ if TYPE_CHECKING:
     from earnest.engine.attempts.plain import PlainContext
     from earnest.engine.operations.standing import operation
     from earnest.engine.process.effects import Call, Effect
+    from earnest.engine.process.inboxes import InboxMessage, Refutes, Settles, Signals
     from earnest.engine.process.kinds import RunKind
+    from earnest.engine.runs.publishing import publish
 
 __version__ = "0.1.0"
 
@@ -56,17 +58,22 @@ __all__ = [
     "Failed",
     "FencedOut",
     "InDoubt",
+    "InboxMessage",
     "Inconclusive",
     "NotDone",
     "NotSent",
     "PlainContext",
     "Refused",
+    "Refutes",
     "ResourceBusy",
     "RunKind",
+    "Settles",
     "SignalTimedOut",
+    "Signals",
     "blocking",
     "open",
     "operation",
+    "publish",
 ]
 
 _ELSEWHERE = {
@@ -76,11 +83,16 @@ _ELSEWHERE = {
     "Child": "engine.attempts.context",
     "Context": "engine.attempts.context",
     "Effect": "engine.process.effects",
+    "InboxMessage": "engine.process.inboxes",
     "PlainContext": "engine.attempts.plain",
+    "Refutes": "engine.process.inboxes",
     "RunKind": "engine.process.kinds",
+    "Settles": "engine.process.inboxes",
+    "Signals": "engine.process.inboxes",
     "blocking": "assembly:blocking",
     "open": "assembly:open_app",
     "operation": "engine.operations.standing",
+    "publish": "engine.runs.publishing",
 }
 """Where a name is defined, and as what; all others are errors."""
 

@@ -240,6 +240,8 @@ def _make_engine(database: Database, config: Config) -> Engine:
         for kind in app.kinds.values():
             engine.kinds.add(kind)
         engine.effects.update(app.effects)
+        for name, handler in app.inboxes.items():
+            engine.inboxes.add(name, handler)
     return engine
 
 

@@ -53,6 +53,12 @@ async def rotate(
     return None if row is None else _as_source(row)
 
 
+async def sealed_with(tx: Tx, scope_id: str, name: str, secret: bytes) -> Source | None:
+    """The source if it has this very secret: a sealed one is made once."""
+    row = await tx.fetchrow(sql("source_sealed_with"), scope_id, name, secret)
+    return None if row is None else _as_source(row)
+
+
 async def remove_source(tx: Tx, scope_id: str, name: str) -> bool:
     return await tx.fetchrow(sql("remove_source"), scope_id, name) is not None
 

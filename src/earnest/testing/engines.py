@@ -27,7 +27,13 @@ SCOPE, PRINCIPAL = "default", "app"
 @contextmanager
 def bound_engine(app: App, database: AnyLoopDatabase, settings: EngineSettings) -> Iterator[Engine]:
     """An engine that knows the app; its kinds are announced, so SQL can submit them too."""
-    engine = Engine(database, kinds=app.kinds, effects=dict(app.effects), settings=settings)
+    engine = Engine(
+        database,
+        kinds=app.kinds,
+        effects=dict(app.effects),
+        inboxes=app.inboxes,
+        settings=settings,
+    )
     engine.bells = Doorbells(database, across=False)
     on_a_loop_aside(lambda: announcing.announce(engine))
     bound = binding.Binding(engine, SCOPE, PRINCIPAL)

@@ -40,7 +40,8 @@ class Proof:
     """By whom an outcome is told and what entitles them: `token` (it was their call) or `version`
     (they looked at the operation as it stands). `evidence` says why it is believed; `answer` is
     what a look-up said; `owner` is the fence and token of an attempt that says it of its own run,
-    which must still be its own (P5). `person` is who settles a doubt, for the audit."""
+    which must still be its own (P5). `person` is who settles a doubt, for the audit. `callback`:
+    the provider said so itself, which needs no other title."""
 
     by: str
     token: uuid.UUID | None = None
@@ -49,8 +50,11 @@ class Proof:
     answer: tuple[LookupAnswer, str] | None = None
     owner: tuple[int, uuid.UUID] | None = None
     person: Actor | None = None
+    callback: bool = False
 
     def entitles(self, operation: Operation) -> bool:
+        if self.callback:
+            return True
         if self.token is not None:
             return operation.send_token == self.token
         return operation.version == self.version
@@ -75,23 +79,39 @@ async def confirm(
     finding_id = ids.new_id()
 
     async def work(tx: Tx) -> Operation:
-        locked, operation = await _lock(tx, scope_id, operation_id)
-        if operation.state not in _OPEN or not proof.entitles(operation):
-            await _late(tx, operation, receipt, proof, finding_id)
-            return operation
-        resolution = _resolution(operation, proof, "submitted")
-        note = Note("resolve" if resolution else "confirm", proof.by, operation.attempt, resolution)
-        await operations.confirm(
-            tx, operation, note, receipt=receipt, external_ref=external_ref, resolution=resolution
+        return await confirm_in(
+            engine, tx, scope_id, operation_id, receipt, external_ref, proof, finding_id
         )
-        await _note_answer(tx, operation, proof)
-        await _record(engine, tx, operation, receipt)
-        event = moving.operation_event("operation.submitted", operation, ref=external_ref)
-        await _tell(engine, tx, locked, operation, event, resolution, doubts=-1)
-        await _keep(tx, operation, proof, "submitted")
-        return await _now(tx, operation)
 
     return await _promise(engine, "resolve" if proof.token is None else "confirm", work)
+
+
+async def confirm_in(
+    engine: Engine,
+    tx: Tx,
+    scope_id: str,
+    operation_id: uuid.UUID,
+    receipt: bytes,
+    external_ref: str | None,
+    proof: Proof,
+    finding_id: uuid.UUID,
+) -> Operation:
+    """As `confirm`, as a part of the caller's promise."""
+    locked, operation = await _lock(tx, scope_id, operation_id)
+    if operation.state not in _OPEN or not proof.entitles(operation):
+        await _late(tx, operation, receipt, proof, finding_id)
+        return operation
+    resolution = _resolution(operation, proof, "submitted")
+    note = Note("resolve" if resolution else "confirm", proof.by, operation.attempt, resolution)
+    await operations.confirm(
+        tx, operation, note, receipt=receipt, external_ref=external_ref, resolution=resolution
+    )
+    await _note_answer(tx, operation, proof)
+    await _record(engine, tx, operation, receipt)
+    event = moving.operation_event("operation.submitted", operation, ref=external_ref)
+    await _tell(engine, tx, locked, operation, event, resolution, doubts=-1)
+    await _keep(tx, operation, proof, "submitted")
+    return await _now(tx, operation)
 
 
 async def release(
@@ -107,26 +127,40 @@ async def release(
     in the meantime stays so. Raises `FencedOut` where the proof has an owner and it is none."""
 
     async def work(tx: Tx) -> Operation:
-        locked, operation = await _lock(tx, scope_id, operation_id)
-        proof.require_owner(None if operation.run_id is None else locked[operation.run_id])
-        open_states = (*_OPEN, OperationState.RESERVED)
-        if operation.state not in open_states or not proof.entitles(operation):
-            return operation
-        resolution = _resolution(operation, proof, "released")
-        note = Note("resolve" if resolution else "release", proof.by, operation.attempt, resolution)
-        await operations.release(
-            tx, operation, note, reason=reason, refusal=refusal, resolution=resolution
-        )
-        await _note_answer(tx, operation, proof)
-        await moving.run_released_hook(engine, tx, operation, reason)
-        event = moving.operation_event("operation.released", operation, reason=reason.value)
-        was_reserved = operation.state is OperationState.RESERVED
-        doubts, reserved = (0, -1) if was_reserved else (-1, 0)
-        await _tell(engine, tx, locked, operation, event, resolution, doubts, reserved)
-        await _keep(tx, operation, proof, "released")
-        return await _now(tx, operation)
+        return await release_in(engine, tx, scope_id, operation_id, reason, proof, refusal=refusal)
 
     return await _promise(engine, "resolve" if proof.token is None else "release", work)
+
+
+async def release_in(
+    engine: Engine,
+    tx: Tx,
+    scope_id: str,
+    operation_id: uuid.UUID,
+    reason: ReleaseReason,
+    proof: Proof,
+    *,
+    refusal: dict[str, Any] | None = None,
+) -> Operation:
+    """As `release`, as a part of the caller's promise."""
+    locked, operation = await _lock(tx, scope_id, operation_id)
+    proof.require_owner(None if operation.run_id is None else locked[operation.run_id])
+    open_states = (*_OPEN, OperationState.RESERVED)
+    if operation.state not in open_states or not proof.entitles(operation):
+        return operation
+    resolution = _resolution(operation, proof, "released")
+    note = Note("resolve" if resolution else "release", proof.by, operation.attempt, resolution)
+    await operations.release(
+        tx, operation, note, reason=reason, refusal=refusal, resolution=resolution
+    )
+    await _note_answer(tx, operation, proof)
+    await moving.run_released_hook(engine, tx, operation, reason)
+    event = moving.operation_event("operation.released", operation, reason=reason.value)
+    was_reserved = operation.state is OperationState.RESERVED
+    doubts, reserved = (0, -1) if was_reserved else (-1, 0)
+    await _tell(engine, tx, locked, operation, event, resolution, doubts, reserved)
+    await _keep(tx, operation, proof, "released")
+    return await _now(tx, operation)
 
 
 async def doubt(
@@ -241,7 +275,7 @@ async def _late(
     value = canonical.decode(receipt)
     if operation.state is OperationState.SUBMITTED and operation.receipt == value:
         return  # Said before; perhaps by this very promise, whose reply was lost.
-    if proof.token is None:
+    if proof.token is None and not proof.callback:
         _refuse_stale(operation, proof)
     told = {"by": proof.by, "receipt": value, "state": operation.state.value}
     await operations.put_finding(tx, operation, finding_id, "late_receipt", told)

@@ -8,6 +8,7 @@ from typing import Any
 from earnest.domain.errors import SettingInvalid
 from earnest.engine.process.doorbells import Doorbells
 from earnest.engine.process.effects import Effect, require_effect
+from earnest.engine.process.inboxes import Inboxes
 from earnest.engine.process.instances import Instance
 from earnest.engine.process.kinds import Kinds
 from earnest.engine.process.sealing import Sealer
@@ -25,6 +26,7 @@ class Engine:
     effects: dict[str, Effect[Any, Any]] = field(default_factory=dict)
     settings: EngineSettings = field(default_factory=EngineSettings)
     instance: Instance = field(default_factory=Instance)
+    inboxes: Inboxes = field(default_factory=Inboxes)
     sealer: Sealer = field(default_factory=Sealer)
     bells: Doorbells = field(init=False)
     # Where the bytes of artifacts are; a process that was given no place has none.

@@ -38,25 +38,38 @@ async def signal(
     own_key = key or f"once:{ids.new_token()}"
 
     async def work(tx: Tx) -> int:
-        locked = await executions.lock(tx, scope_id, [run_id])
-        if run_id not in locked:
-            raise NotFound(f"no such run: {ids.show('run', run_id)}")
-        known = await facts.signal_by_key(tx, scope_id, run_id, by, own_key)
-        if known is not None:
-            if known.name != name or canonical.encode(known.payload) != data:
-                raise IdempotencyConflict(f"the key {own_key!r} was used for another signal")
-            return known.number
-        if locked[run_id].final:
-            raise Conflict(f"the run is {locked[run_id].status}; it takes no more signals")
-        number = await facts.put_signal(tx, scope_id, run_id, name, data, by, own_key)
-        event = NewEvent("signal.received", {"name": name, "number": number})
-        await executions.touch(tx, scope_id, run_id, [event])
-        await _wake_if_waited_for(tx, scope_id, run_id, name, number)
-        return number
+        return await _put(tx, scope_id, run_id, name, data, by, own_key)
 
     number = await engine.database.promise("signal", work)
     engine.bells.ring(WORK)
     engine.bells.moved(run_id)
+    return number
+
+
+async def signal_in(
+    tx: Tx, scope_id: str, run_id: uuid.UUID, name: str, payload: Any, *, by: str, key: str
+) -> int:
+    """As `signal`, as a part of the caller's promise."""
+    return await _put(tx, scope_id, run_id, name, _checked(name, payload, key), by, key)
+
+
+async def _put(
+    tx: Tx, scope_id: str, run_id: uuid.UUID, name: str, data: bytes, by: str, key: str
+) -> int:
+    locked = await executions.lock(tx, scope_id, [run_id])
+    if run_id not in locked:
+        raise NotFound(f"no such run: {ids.show('run', run_id)}")
+    known = await facts.signal_by_key(tx, scope_id, run_id, by, key)
+    if known is not None:
+        if known.name != name or canonical.encode(known.payload) != data:
+            raise IdempotencyConflict(f"the key {key!r} was used for another signal")
+        return known.number
+    if locked[run_id].final:
+        raise Conflict(f"the run is {locked[run_id].status}; it takes no more signals")
+    number = await facts.put_signal(tx, scope_id, run_id, name, data, by, key)
+    event = NewEvent("signal.received", {"name": name, "number": number})
+    await executions.touch(tx, scope_id, run_id, [event])
+    await _wake_if_waited_for(tx, scope_id, run_id, name, number)
     return number
 
 

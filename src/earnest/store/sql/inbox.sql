@@ -57,3 +57,7 @@ WITH old AS MATERIALIZED (
 DELETE FROM inbox_entry e USING old
 WHERE e.scope_id = old.scope_id AND e.source = old.source AND e.message_id = old.message_id
 RETURNING true;
+
+-- name: source_sealed_with
+-- Whether a change whose reply was lost was made. $1 scope, $2 name, $3 sealed secret.
+SELECT * FROM inbox_source WHERE scope_id = $1 AND name = $2 AND secret = $3;
