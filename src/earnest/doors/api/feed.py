@@ -18,7 +18,6 @@ from earnest.doors.api.feed_stream import (
 )
 from earnest.doors.api.json_bodies import json_answer
 from earnest.doors.api.parameters import FeedQuery
-from earnest.doors.api.reader import one_last_event_id
 from earnest.doors.api.routes import LAST_EVENT_ID, MINE_OR_SCOPES, Answer, Routes
 from earnest.doors.api.showing import show_event
 from earnest.doors.api.streams import Streaming, Streams, show_position
@@ -47,7 +46,7 @@ async def read_feed(
     stream of server-sent events, where that is told by an event `resync_required`; it has no end.
     """
     if headers.wants_stream(visit.headers):
-        given = one_last_event_id(visit.headers.getlist("last-event-id"))
+        given = headers.last_event_id(visit.headers)
         if given is not None:
             read_position(given)
         return await stream_feed(visit, streams, query.cursor if given is None else given)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import accumulate, takewhile
@@ -18,7 +18,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from earnest.domain.errors import InvalidRequest, NotFound, Unauthenticated
+from earnest.domain.errors import NotFound, Unauthenticated
 from earnest.doors.api import problems, shapes
 from earnest.doors.api.sse import Ending, Wire
 from earnest.doors.api.streams import Life, Streams
@@ -128,13 +128,6 @@ def first_of(frames: list[Frame]) -> list[Frame]:
     sizes = accumulate(len(frame.data) for frame in frames)
     fitting = sum(1 for _ in takewhile(lambda size: size <= CHUNK_BYTES, sizes))
     return frames[: max(fitting, 1)]
-
-
-def one_last_event_id(given: Sequence[str]) -> str | None:
-    """The place that a client names by itself when it comes again. Raises `InvalidRequest`."""
-    if len(given) > 1:
-        raise InvalidRequest("there are two Last-Event-ID headers; send one")
-    return given[0] if given else None
 
 
 def stream_schema(model: str, controls: dict[str, Any]) -> dict[str, Any]:

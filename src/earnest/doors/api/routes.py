@@ -18,6 +18,7 @@ from earnest.doors.api import sse
 from earnest.doors.api.json_bodies import read_json
 from earnest.doors.api.problems import MEDIA_TYPE
 from earnest.doors.api.rules import EVERYBODY, Rule
+from earnest.doors.api.said_once import SaidOnce
 from earnest.doors.api.visit import admission
 from earnest.engine.process.actors import Role
 from earnest.engine.process.epoch import POSITION_PATTERN
@@ -91,11 +92,11 @@ class JsonRoute(APIRoute):
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
-        if self.body_field is None:
-            return handle
+        said_once = SaidOnce(self.endpoint, (self.openapi_extra or {}).get("parameters", []))
 
         async def read_and_handle(request: Request) -> Response:
-            return await handle(await read_json(request))
+            said_once.require(request)
+            return await handle(request if self.body_field is None else await read_json(request))
 
         return read_and_handle
 

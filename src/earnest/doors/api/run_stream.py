@@ -18,7 +18,8 @@ from starlette.responses import Response
 from earnest.domain.errors import NotFound
 from earnest.domain.run import Run
 from earnest.doors.api import shapes, sse
-from earnest.doors.api.reader import Reader, first_of, one_last_event_id, stream_schema
+from earnest.doors.api.headers import last_event_id
+from earnest.doors.api.reader import Reader, first_of, stream_schema
 from earnest.doors.api.showing import show_run_snapshot
 from earnest.doors.api.sse import Ending, EventStream, Wire
 from earnest.doors.api.streams import Streams, show_position
@@ -43,7 +44,7 @@ def item_schema() -> dict[str, Any]:
 def position_asked(headers: Headers, after_seq: str) -> Position:
     """Where a reader goes on: `Last-Event-ID`, which a client sends by itself when it comes again,
     else the query's `after_seq`. Raises `InvalidRequest`."""
-    given = one_last_event_id(headers.getlist("last-event-id"))
+    given = last_event_id(headers)
     return read_position(after_seq if given is None else given)
 
 

@@ -19,8 +19,9 @@ from earnest.domain.errors import InvalidRequest, NotFound, Unauthenticated
 from earnest.domain.run import Run, RunStatus
 from earnest.domain.text import Standing
 from earnest.doors.api import problems, shapes, sse
+from earnest.doors.api.headers import last_event_id
 from earnest.doors.api.parameters import read_sequence
-from earnest.doors.api.reader import Reader, first_of, one_last_event_id
+from earnest.doors.api.reader import Reader, first_of
 from earnest.doors.api.showing import show_run_snapshot, show_standing
 from earnest.doors.api.sse import Ending, EventStream, Left, Wire
 from earnest.doors.api.streams import Streams
@@ -74,7 +75,7 @@ def item_schema() -> dict[str, Any]:
 def sequence_asked(headers: Headers, after: int) -> int:
     """After which sequence a reader goes on: the larger one of `Last-Event-ID`, which a client
     sends by itself when it comes again, and the query's. Raises `InvalidRequest`."""
-    given = one_last_event_id(headers.getlist("last-event-id"))
+    given = last_event_id(headers)
     try:
         return after if given is None else max(after, read_sequence(given))
     except ValueError as error:
