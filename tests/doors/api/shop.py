@@ -109,6 +109,14 @@ def _add_waiting(app: App) -> None:
     async def wait(ctx: Context, name: str) -> Any:
         return await ctx.wait_signal(name)
 
+    @app.run("shop.ask")
+    async def ask(ctx: Context, asked: Any) -> str:
+        return (await ctx.approve("order", asked, expires_in="1h")).decided_by
+
+    @app.run("shop.ask_others", approver_may_be_proposer=False)
+    async def ask_others(ctx: Context, asked: Any) -> str:
+        return (await ctx.approve("order", asked, expires_in="1h")).decided_by
+
     @app.run("shop.sleep")
     async def sleep(ctx: Context, _: None) -> None:
         await asyncio.sleep(60)

@@ -14,6 +14,7 @@ from starlette.routing import Match
 
 from earnest.domain.errors import EarnestError
 from earnest.doors.api import (
+    approvals,
     artifact_content,
     artifacts,
     audit,
@@ -76,6 +77,7 @@ def build_api(
         artifacts,
         artifact_content,
         operations,
+        approvals,
         tokens,
         principals,
         scopes,

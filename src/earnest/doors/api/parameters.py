@@ -16,6 +16,7 @@ from pydantic import (
     WithJsonSchema,
 )
 
+from earnest.domain.approval import ApprovalStatus, Decision
 from earnest.domain.errors import InvalidRequest
 from earnest.domain.operation import OperationState
 from earnest.domain.run import RunStatus
@@ -134,6 +135,14 @@ class ResolutionBody(Strict):
     note: Annotated[str, Field(strict=True, max_length=4000)] = ""
 
 
+class DecisionBody(Strict):
+    """What you decide, and about what: `digest` is that of the proposal that you looked at."""
+
+    decision: Decision
+    digest: Annotated[str, Field(strict=True, min_length=1, max_length=200)]
+    note: Annotated[str, Field(strict=True, max_length=4000)] = ""
+
+
 # ---- queries -----------------------------------------------------------------------------------
 
 
@@ -178,6 +187,10 @@ class TextQuery(Strict):
 
 class OperationsQuery(PageQuery):
     state: OperationState | None = None
+
+
+class ApprovalsQuery(PageQuery):
+    status: ApprovalStatus | None = None
 
 
 def read_labels(given: list[str]) -> dict[str, str] | None:

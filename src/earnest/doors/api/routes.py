@@ -65,6 +65,12 @@ VERSION_NEEDED = _header(
     required=False,
 )
 
+LOOKED_AT = _header(
+    "If-Match",
+    "The `ETag` of the version that you looked at; needed while it is pending.",
+    required=False,
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Answer:

@@ -11,6 +11,7 @@ from typing import Any, Literal, NotRequired
 
 from typing_extensions import TypedDict
 
+from earnest.domain.approval import ApprovalStatus
 from earnest.domain.explanation import MoverBy, ReasonCode
 from earnest.domain.operation import LookupAnswer, OperationState, Recovery, ReleaseReason
 from earnest.domain.run import AttemptOutcome, CancelOutcome, RunStatus
@@ -371,6 +372,42 @@ class OperationDetail(Operation):
 
     history: list[Move]
     findings: list[Finding]
+
+
+class ApprovalSummary(TypedDict):
+    """What was put to somebody. `proposal` is exactly that, and `digest` the SHA-256 of its JSON
+    with sorted keys and without blanks, in hexadecimal digits; `operation_id` and `effect` are
+    there where it is an operation's request. `role` says who may decide, `expires_at` until when
+    (null: as long as the run lives), `excludes_proposer` whether who asked for the run may not."""
+
+    id: str
+    run_id: str
+    name: str
+    proposal: Any
+    digest: str
+    operation_id: str | None
+    effect: str | None
+    status: ApprovalStatus
+    role: str
+    proposer: str
+    excludes_proposer: bool
+    version: int
+    requested_at: datetime
+    expires_at: datetime | None
+    decided_by: str | None
+    decided_at: datetime | None
+    note: str
+
+
+class Approval(ApprovalSummary):
+    """With the run that asks, as lists show it."""
+
+    run: RunSummary
+
+
+class ApprovalPage(TypedDict):
+    items: list[Approval]
+    next_cursor: str | None
 
 
 class OperationPage(TypedDict):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 
-from earnest.domain import access, artifact, audit, explanation, ids, operation, run, text
+from earnest.domain import access, approval, artifact, audit, explanation, ids, operation, run, text
 from earnest.domain import event as events
 from earnest.doors.api import shapes, shapes_of_access, shapes_of_artifacts
 from earnest.engine.process.actors import Role
@@ -215,6 +215,29 @@ def show_operation(
         "request": found.request,
         "receipt": found.receipt,
         "lookups": [show_lookup(lookup) for lookup in asked],
+    }
+
+
+def show_approval(found: approval.Approval) -> shapes.ApprovalSummary:
+    operation_id = found.operation_id
+    return {
+        "id": ids.show("apr", found.approval_id),
+        "run_id": ids.show("run", found.run_id),
+        "name": found.name,
+        "proposal": found.proposal,
+        "digest": found.digest.hex(),
+        "operation_id": None if operation_id is None else ids.show("op", operation_id),
+        "effect": found.effect,
+        "status": found.status,
+        "role": found.role,
+        "proposer": found.proposer,
+        "excludes_proposer": found.excludes_proposer,
+        "version": found.version,
+        "requested_at": found.requested_at,
+        "expires_at": found.expires_at,
+        "decided_by": found.decided_by,
+        "decided_at": found.decided_at,
+        "note": found.note,
     }
 
 
