@@ -203,6 +203,28 @@ async def test_what_is_said_of_a_parked_run_is_what_happens_then(
         assert await error_of(bench, run.run_id) == code
 
 
+async def test_a_changed_event_or_sleep_is_told_as_its_author_wrote_it(
+    make_bench: MakeBench,
+) -> None:
+    async def old(ctx: Context) -> None:
+        await ctx.emit("order.priced", {"price": 20})
+        await ctx.sleep("1h")
+
+    async def other_event(ctx: Context) -> None:
+        await ctx.emit("order.priced", {"price": 21})
+
+    async def other_sleep(ctx: Context) -> None:
+        await ctx.emit("order.priced", {"price": 20})
+        await ctx.sleep("2h")
+
+    await make_bench(work(old)).done("work")
+    for changed, named in ((other_event, "emit 'order.priced'"), (other_sleep, "sleep")):
+        found = await check_one(make_bench(work(changed)).engine)
+        assert (found.verdict, found.code) == ("breaks", "code_changed")
+        assert found.detail.startswith(f"{named} was called with other arguments")
+        assert "#" not in found.detail
+
+
 async def test_a_check_changes_nothing_and_repeats_no_step(make_bench: MakeBench) -> None:
     tries: list[str] = []
 

@@ -109,7 +109,7 @@ class Recalling:
         known = memory.steps.get(name)
         if known is not None and known.digest != digest:
             raise CodeChanged(
-                f"step {name!r} was called with other arguments in an earlier attempt; bring the "
+                f"{spoken(name)} was called with other arguments in an earlier attempt; bring the "
                 "old code back, or submit a new run"
             )
         return known
@@ -163,3 +163,16 @@ class Recalling:
 def kept_beside_steps(room: str, name: str) -> str:
     """Events and timers are kept in the table of steps, under names that no step can have."""
     return f"#{room}:{name}"
+
+
+_SPOKEN = {"signal": "time-out of signal", "timed out": "time-out of signal", "timer": "sleep"}
+
+
+def spoken(name: str) -> str:
+    """A remembered thing as its handler's author would name it: `#emit:order.priced` was written as
+    `ctx.emit("order.priced")`."""
+    if not name.startswith("#"):
+        return f"step {name!r}"
+    room, _, own = name.removeprefix("#").partition(":")
+    verb = _SPOKEN.get(room, room)
+    return verb if own == verb else f"{verb} {own!r}"

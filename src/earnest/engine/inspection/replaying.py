@@ -24,6 +24,7 @@ from earnest.domain.run import Step, Wait
 from earnest.engine.attempts import parenting
 from earnest.engine.attempts.attempting import call_handler, speaking_error
 from earnest.engine.attempts.context import Context, Parked
+from earnest.engine.attempts.recalling import spoken
 from earnest.engine.attempts.remembering import Memory, Rememberer
 from earnest.engine.operations import intending, operating
 from earnest.engine.process import binding
@@ -206,7 +207,7 @@ class Replay(Context):
                 for one in self._past.approvals.values()
                 if one.approval_id not in asked
             ),
-            *(_shown(name) for name in self._past.memory.steps if name not in asked),
+            *(spoken(name) for name in self._past.memory.steps if name not in asked),
         )
 
     def unheard(self) -> tuple[str, ...]:
@@ -247,7 +248,7 @@ class Replay(Context):
         self._asks.names.add(name)
         known = await super()._remembered(name, digest)
         if known is None:
-            await self._end(_shown(name), waits=name.startswith(_SIGNAL))
+            await self._end(spoken(name), waits=name.startswith(_SIGNAL))
         return known
 
     async def wait_signal(self, name: str, *, timeout: Duration | None = None) -> Any:
@@ -327,12 +328,6 @@ class Replay(Context):
         finally:
             asks.waiting.pop(future, None)
         raise HistoryEnds
-
-
-def _shown(name: str) -> str:
-    """Names beside those of steps say what they are: `#sleep:sleep`."""
-    room, _, own = name.removeprefix("#").partition(":")
-    return f"{room} {own!r}" if name.startswith("#") else f"step {name!r}"
 
 
 def _lease(claimed: Claimed) -> HeldLease:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from earnest.domain.errors import InvalidRequest, NameNeeded
 from earnest.engine.attempts.names import MAX_NAME, Names
+from earnest.engine.attempts.recalling import kept_beside_steps, spoken
 
 asked = st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from([None, "k1", "k2"])), max_size=9)
 
@@ -147,3 +148,19 @@ def test_threads_are_branches_too() -> None:
     go.set()
     thread.join()
     assert names.resolve("step", "a") == "a#2"
+
+
+@pytest.mark.parametrize(
+    ("stored", "said"),
+    [
+        ("price", "step 'price'"),
+        ("price#2", "step 'price#2'"),
+        (kept_beside_steps("emit", "order.priced"), "emit 'order.priced'"),
+        (kept_beside_steps("timer", "sleep"), "sleep"),
+        (kept_beside_steps("timer", "sleep#2"), "sleep 'sleep#2'"),
+        (kept_beside_steps("signal", "go"), "time-out of signal 'go'"),
+        (kept_beside_steps("timed out", "go"), "time-out of signal 'go'"),
+    ],
+)
+def test_what_is_remembered_is_told_as_its_author_named_it(stored: str, said: str) -> None:
+    assert spoken(stored) == said
