@@ -22,8 +22,10 @@ import pytest
 
 from earnest.domain.errors import DatabaseUnavailable, HomeUnusable, SettingInvalid
 from earnest.store import postmaster
+from earnest.store.database import Database
 from earnest.store.embedded import EmbeddedPostgres, default_home
 from earnest.store.file_lock import FileLock
+from earnest.store.migrate import migrate
 from earnest.store.patience import Patience
 from earnest.store.postgres_binaries import NOBODY, copied, in_wheel, namespaced
 from tests.store.embedded_user import QUICK, User
@@ -153,6 +155,38 @@ def test_a_stopped_server_comes_back_with_its_data(place: Path) -> None:
     assert (again.how, again.alone) == ("started", True)
     assert query(again.url, "SELECT value FROM kept") == 7
     assert database.stop() == "stopped"
+
+
+@pytest.mark.parametrize("is_old", [False, True], ids=["new home", "home from before"])
+def test_a_users_own_table_lands_in_public_and_not_among_ours(place: Path, is_old: bool) -> None:
+    """The user `earnest` has the name of our schema, into which PostgreSQL would look first."""
+    with embedded(place / "home") as started:
+        asyncio.run(migrate(started.url))
+        if is_old:
+            query(started.url, "ALTER ROLE earnest IN DATABASE earnest RESET search_path")
+            query(started.url, "CREATE TABLE early (id int)")
+            assert query(started.url, "SELECT count(*) FROM earnest.early") == 0
+            asyncio.run(migrate(started.url))
+        query(started.url, "CREATE TABLE run (id int)")  # the name of one of ours
+        assert query(started.url, "SELECT count(*) FROM public.run") == 0
+        assert query(started.url, "SELECT 'run'::regclass = 'public.run'::regclass")
+        assert query(started.url, "SELECT count(*) FROM earnest.run") == 0
+        asyncio.run(use_beside(started.url))
+
+
+async def use_beside(url: str) -> None:
+    """Our own connections mean our tables all the same."""
+    async with Database(url, size=1, patience=5) as database:
+        assert await database.promise(
+            "look", lambda tx: tx.fetchval("SELECT 'run'::regclass = 'earnest.run'::regclass")
+        )
+
+
+def test_a_search_path_that_was_chosen_is_left_alone(place: Path) -> None:
+    with embedded(place / "home") as started:
+        query(started.url, "ALTER ROLE earnest SET search_path = shop, public")
+        asyncio.run(migrate(started.url))
+        assert query(started.url, "SHOW search_path") == "shop, public"
 
 
 def test_a_second_start_keeps_the_place_and_claims_nothing(place: Path) -> None:

@@ -36,6 +36,22 @@ CREATE TABLE IF NOT EXISTS earnest.migration (
 """
 
 
+# PostgreSQL looks first into the schema that has the user's own name. For a user `earnest`, such as
+# the embedded server's, that is ours. One who has chosen a search path is left alone.
+_FALLS_INTO_OURS = """
+SELECT session_user = 'earnest' AND NOT EXISTS (
+    SELECT FROM pg_db_role_setting, unnest(setconfig) AS setting
+    WHERE setrole = session_user::regrole AND setting LIKE 'search_path=%'
+      AND setdatabase IN (0, (SELECT oid FROM pg_database WHERE datname = current_database())))
+"""
+_INTO_PUBLIC = """
+DO $$ BEGIN
+    EXECUTE format('ALTER ROLE earnest IN DATABASE %I SET search_path = public',
+                   current_database());
+END $$
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class Migration:
     """One file: the part it belongs to (`engine` or an app), its number, name and text."""
@@ -85,9 +101,17 @@ async def migrate(url: str, migrations: Sequence[Migration] | None = None) -> li
         missing = _missing(wanted, await _applied(connection))
         for migration in missing:
             await _apply(connection, migration)
+        await _keep_schema_apart(connection)
         return missing
     finally:
         await connection.close()
+
+
+async def _keep_schema_apart(connection: asyncpg.Connection) -> None:
+    """From its next session on, a user `earnest` who names no schema means `public`: its own tables
+    do not come to stand among ours. (What runs here names the schema when it connects.)"""
+    if await connection.fetchval(_FALLS_INTO_OURS):
+        await connection.execute(_INTO_PUBLIC)
 
 
 async def pending(url: str, migrations: Sequence[Migration] | None = None) -> list[Migration]:
