@@ -13,8 +13,9 @@ from earnest.doors.api.streams import StreamSettings
 from earnest.engine.inspection.readiness import Readiness
 from earnest.engine.process import access
 from earnest.engine.process.access import Doorkeeper
+from earnest.engine.process.actors import local
 from earnest.engine.process.engine import Engine
-from earnest.engine.process.principals import ensure_principal
+from earnest.engine.process.principals import Standing, ensure_principal, set_principal
 from earnest.engine.process.scopes import ensure_scope
 from earnest.engine.process.tokens import issue_token, revoke_token
 from tests.doors.api.outside import Outside
@@ -29,6 +30,7 @@ PEOPLE = {
     "nobody": ("demo", "fay", []),
     "other member": ("other", "ann", ["member"]),
     "other operator": ("other", "gus", ["operator"]),
+    "other admin": ("other", "hal", ["admin"]),
 }
 
 
@@ -51,7 +53,8 @@ def engine(make_engine: Callable[..., Engine], bank: Bank) -> Engine:
 
 @pytest.fixture
 async def tokens(engine: Engine) -> dict[str, str]:
-    """A token for everyone, and two that open nothing: `revoked` and `expired`."""
+    """A token for everyone, and four that open nothing: `revoked`, `expired`, `malformed`, and that
+    of somebody who is `disabled`."""
     found = {}
     for scope_id in ("demo", "other"):
         await ensure_scope(engine, scope_id)
@@ -62,6 +65,10 @@ async def tokens(engine: Engine) -> dict[str, str]:
     await revoke_token(engine, "demo", access.read_token(found["revoked"])[0])
     found["expired"] = await issue_token(engine, "demo", "ann", good_for=timedelta(0))
     found["malformed"] = found["member"][:-1]
+    await ensure_principal(engine, "demo", "ida", ["member"])
+    found["disabled"] = await issue_token(engine, "demo", "ida")
+    disabled = Standing(frozenset(), disabled=True)
+    await set_principal(engine, local("demo"), "ida", disabled, 1)
     return found
 
 
