@@ -82,6 +82,18 @@ class Artifact:
 
 
 @dataclass(frozen=True, slots=True)
+class ArtifactRef:
+    """What a handler has of an artifact, and may put into outputs and inputs: `id` is the TypeID,
+    `sha256` in hexadecimal digits."""
+
+    id: str
+    name: str
+    media_type: str
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
 class Room:
     """How much of a scope's room is taken. `given`: somebody set its quota; else it is the
     default's."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Protocol
@@ -31,12 +32,18 @@ class Into(Protocol):
     async def tell(self, tx: Tx, row: Execution | None, made: Artifact) -> None:
         """In the transaction that makes it."""
 
+    def waits(self) -> bool:
+        """Whether a row on which somebody sits is waited for still."""
+
 
 @dataclass(frozen=True, slots=True)
 class Alone:
     """It belongs to who brought it."""
 
     run_id: uuid.UUID | None = None
+
+    def waits(self) -> bool:
+        return False
 
     async def lock(self, tx: Tx) -> None:
         return None
@@ -69,6 +76,9 @@ class ToRun:
     async def tell(self, tx: Tx, row: Execution | None, made: Artifact) -> None:
         await executions.touch(tx, self.scope_id, self.run_id, [created(made)])
 
+    def waits(self) -> bool:
+        return False
+
 
 @dataclass(frozen=True, slots=True)
 class ByAttempt:
@@ -78,6 +88,7 @@ class ByAttempt:
     name: str
     digest: bytes
     lease: timedelta
+    owns: Callable[[], bool]
 
     @property
     def run_id(self) -> uuid.UUID:
@@ -102,6 +113,9 @@ class ByAttempt:
         await executions.touch(tx, scope_id, run_id, [created(made)])
         assert row is not None, "locked by this transaction"
         await executions.renew(tx, row, self.lease)
+
+    def waits(self) -> bool:
+        return self.owns()
 
 
 def created(made: Artifact) -> NewEvent:

@@ -28,6 +28,7 @@ from earnest.engine.artifacts.arriving import Arrival, given_up
 from earnest.engine.artifacts.attaching import Alone, Into
 from earnest.engine.artifacts.measuring import Measure
 from earnest.engine.process.engine import Engine
+from earnest.engine.runs.fencing import patiently
 from earnest.store import artifacts
 from earnest.store.artifacts import ByKey, NewArtifact
 from earnest.store.database import Tx
@@ -121,7 +122,7 @@ async def _commit(
         await into.tell(tx, row, made)
         return Stored(made, spare=blob_id is not None)
 
-    return await engine.database.promise("store", work)
+    return await patiently(into.waits, lambda: engine.database.promise("store", work))
 
 
 async def _known(tx: Tx, new: NewArtifact) -> Stored | None:

@@ -37,7 +37,8 @@ from earnest.domain.run import RunStatus, Wait
 from earnest.engine.approvals import asking
 from earnest.engine.approvals.asking import Approved, Terms
 from earnest.engine.attempts import parenting
-from earnest.engine.attempts.recalling import Recalling, kept_beside_steps
+from earnest.engine.attempts.filing import Filing
+from earnest.engine.attempts.recalling import kept_beside_steps
 from earnest.engine.attempts.remembering import digest_of
 from earnest.engine.attempts.step_results import encode_result, read_result, result_type
 from earnest.engine.operations import intending, operating
@@ -82,7 +83,7 @@ class Child(Generic[OutputT]):
 
 
 @dataclass(eq=False)
-class Context(Recalling):
+class Context(Filing):
     """One attempt at one run. Its methods raise `FencedOut` once the attempt has ended or lost its
     lease, and then change nothing any more (P5)."""
 

@@ -1,10 +1,11 @@
 """Minding: what any process does so that nothing is left lying, whether or not it takes up runs.
 
-Three rounds. *Watch* moves on what has run out (`reaping.py`) and lets delayed runs join the queue;
+Four rounds. *Watch* moves on what has run out (`reaping.py`) and lets delayed runs join the queue;
 *ask* asks providers about the doubts that are due (`reconciling.py`); *prune* removes text whose
-time is over. A worker has a minder. So has a program that only calls or submits: in its house there
-may be no worker at all, and a call whose program died would otherwise stay `submitting` until
-somebody asks for it again.
+time is over; *collect* deletes artifacts whose time is over, and the bytes that nobody names. A
+worker has a minder. So has a program that only calls or submits: in its house there may be no
+worker at all, and a call whose program died would otherwise stay `submitting` until somebody asks
+for it again.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any
 import asyncpg
 
 from earnest.domain.errors import EarnestError
+from earnest.engine.artifacts import removing
 from earnest.engine.attempts.reaping import Reaper
 from earnest.engine.attempts.texting import prune_texts
 from earnest.engine.operations import reconciling
@@ -31,6 +33,8 @@ log = get_logger("earnest.minding")
 _RIPEN = 500
 _QUESTIONS = 20
 _PRUNED = 50
+_EXPIRED = 50
+_COLLECT_EVERY = timedelta(minutes=1)
 _PRUNE_EVERY = timedelta(minutes=10)
 
 
@@ -63,6 +67,7 @@ class Minder:
             repeat(self._engine, "ask", self.ask, QUESTION),
             repeat(self._engine, "watch", self.watch, None),
             repeat(self._engine, "prune", self.prune, None),
+            repeat(self._engine, "collect", self.collect, None),
         ]
 
     async def watch(self) -> timedelta:
@@ -89,6 +94,14 @@ class Minder:
         """A few runs at a time: nobody waits long for the rows of a principal's quota."""
         pruned = await prune_texts(self._engine, limit=_PRUNED)
         return timedelta(0) if pruned == _PRUNED else _PRUNE_EVERY
+
+
+    async def collect(self) -> timedelta:
+        """A few artifacts at a time: nobody waits long for the room of a scope."""
+        expired = await removing.expire(self._engine, _EXPIRED)
+        if self._engine.blobs is not None:
+            await removing.collect(self._engine)
+        return timedelta(0) if expired == _EXPIRED else _COLLECT_EVERY
 
 
 async def ripen(engine: Engine) -> int:

@@ -11,7 +11,9 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, overload
 
+from earnest.domain.artifact import ArtifactRef
 from earnest.engine.approvals.asking import Approved, Terms
+from earnest.engine.artifacts.sources import Data
 from earnest.engine.attempts.names import asked_in
 from earnest.engine.process.actors import Role
 from earnest.engine.process.effects import Effect
@@ -80,6 +82,24 @@ class PlainContext:
 
     def log(self, message: str, **fields: Any) -> None:
         self._context.log(message, **fields)
+
+    def artifact(
+        self,
+        name: str,
+        data: Data,
+        *,
+        media_type: str | None = None,
+        kept: Any = None,
+        key: str | None = None,
+    ) -> ArtifactRef:
+        return self._wait(  # type: ignore[no-any-return]
+            self._context.artifact(name, data, media_type=media_type, kept=kept, key=key)
+        )
+
+    def read_artifact(self, artifact: ArtifactRef | str) -> bytes:
+        """All bytes of an artifact; a coroutine can `open_artifact` and read it in parts."""
+        opened = self._wait(self._context.open_artifact(artifact))
+        return self._wait(opened.read())  # type: ignore[no-any-return]
 
     def operation(
         self,
