@@ -58,8 +58,7 @@ class Refund(BaseModel):
     order_id: int | str
     amount: int | float | str
     bank: Literal["keyed", "queryable", "opaque"]
-    # Approvals are not there yet; a refund that asks for one must not be paid without.
-    needs_approval: Literal[False] = False
+    needs_approval: bool = False
 
 
 class Refunded(BaseModel):
@@ -147,7 +146,9 @@ async def _text(ctx: Context, asked: Text) -> Written:
 
 
 async def _refund(ctx: Context, asked: Refund) -> Refunded:
-    """One refund at a bank of the simulator, at most once."""
+    """One refund at a bank of the simulator, at most once; approved by a person where that is
+    asked for."""
     request = RefundRequest(order_id=asked.order_id, amount=asked.amount)
-    receipt = await ctx.operation("refund", BANKS[asked.bank], request)
+    terms = ctx.approve(role="approver", expires_in="24h") if asked.needs_approval else None
+    receipt = await ctx.operation("refund", BANKS[asked.bank], request, approval=terms)
     return Refunded(receipt=receipt.model_dump())

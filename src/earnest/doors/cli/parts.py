@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from earnest.domain.access import Principal, Scope, Token
+    from earnest.domain.approval import Approval
     from earnest.domain.audit import AuditEntry
     from earnest.domain.event import Event
     from earnest.domain.explanation import Explanation
@@ -82,6 +83,8 @@ class Shown(Protocol):
     def show_explanation(self, found: Explanation, /) -> Mapping[str, Any]: ...
 
     def show_move(self, made: OperationMove, /) -> Mapping[str, Any]: ...
+
+    def show_approval(self, found: Approval, /) -> Mapping[str, Any]: ...
 
     def show_scope(self, found: Scope, /) -> Mapping[str, Any]: ...
 

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from earnest.doors.cli import (
+    approvals,
     check,
     database_roles,
     doctor,
@@ -63,6 +64,7 @@ def build(more: Sequence[AddCommands] = ()) -> typer.Typer:
     for name, noun in {
         "runs": runs.commands,
         "operations": operations.commands,
+        "approvals": approvals.commands,
         "tokens": tokens.commands,
         "roles": database_roles.commands,
     }.items():

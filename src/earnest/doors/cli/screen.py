@@ -19,6 +19,8 @@ _WIDE = 200  # columns where nobody looks through a window: ids must not be cut
 _COLOURS = {
     "succeeded": "green",
     "submitted": "green",
+    "approved": "green",
+    "rejected": "red",
     "failed": "red",
     "blocked": "red",
     "unknown": "bold yellow",
