@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 from datetime import timedelta
 from typing import Any
 
@@ -159,7 +160,9 @@ def test_the_clock_stands_still_until_the_test_moves_it(
 async def test_a_retry_comes_when_the_clock_says_so(drain: Drain, earnest_clock: HeldClock) -> None:
     await app.submit(fail_once, "x")
     (left,) = (await drain()).left
-    assert "attempt 1 of 3 failed (RuntimeError: not today); it is due in " in left.why
+    assert left.why.startswith("attempt 1 failed (handler_failed: RuntimeError: not today); 1 of 3")
+    assert left.due_at is not None
+    assert re.search(r"attempts are used, in [\d.]+ s$", left.why)
     earnest_clock.advance("1m")
     assert (await drain(to_the_end=True)).ended == {"succeeded": 1}
 
@@ -189,7 +192,9 @@ async def test_an_attempt_that_does_not_end_is_named_and_handed_back(
     drain: Drain, earnest_engine: Engine
 ) -> None:
     run_id = await app.submit(hang, "x")
-    with pytest.raises(Stuck, match=f"after 0.5s .*\n  {run_id} .hang. is running: attempt 1 has"):
+    with pytest.raises(
+        Stuck, match=f"after 0.5s .*\n  {run_id} .hang. is running: attempt 1 is at"
+    ):
         await drain(patience="0.5s")
     async with earnest_engine.database.connection() as tx:
         assert await tx.fetchval("SELECT status FROM execution") == "queued"

@@ -1,28 +1,35 @@
 """What is left when nothing moves any more: each run and operation that has not ended, and why.
 
-One line each, for the failure of a test. Times are given as seconds from the database's clock,
-since a test moves that one.
+One line each, for the failure of a test. Why a thing does not move is said by
+`engine/inspection/reasons.py`, as for an installation, with this process as a worker. Times are
+given as seconds from the database's clock, since a test moves that one.
 """
 
 from __future__ import annotations
 
-import uuid
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 from earnest.domain import ids
+from earnest.domain.explanation import Reason, ReasonCode
+from earnest.domain.run import RunStatus
+from earnest.engine.inspection.doubts import reasons_of_operation
+from earnest.engine.inspection.reasons import Scene, reasons_of
 from earnest.engine.process.engine import Engine
+from earnest.store import operations, standings
 from earnest.store.database import Record, Tx
+from earnest.store.standings import WorkerRow
 
 _RUNS = """
-SELECT run_id, kind, lane, status, ready, fence, failures, max_attempts, due_at, waiting_on,
-       wake_at, lease_until, error, clock() AS now
+SELECT scope_id, run_id, kind, lane, status, fence, instance_id, lease_until, ready, due_at,
+       failures, max_attempts, cancel_requested, waiting_on, wake_at, retry_at, deadline_at,
+       attempt_started_at, error, doubts, clock() AS now
 FROM execution WHERE finished_at IS NULL ORDER BY run_id
 """
+# What each was last told of, beside what the operation itself says.
 _OPERATIONS = """
-SELECT o.operation_id, o.run_id, o.name, o.kind, o.state, o.recovery, o.send_count,
-       o.lookup_count, o.lookup_due_at, o.call_until, clock() AS now,
+SELECT o.*, clock() AS now,
        (SELECT m.detail->>'why' FROM operation_move m
         WHERE m.scope_id = o.scope_id AND m.operation_id = o.operation_id AND m.detail ? 'why'
         ORDER BY m.version DESC LIMIT 1) AS why,
@@ -31,6 +38,16 @@ SELECT o.operation_id, o.run_id, o.name, o.kind, o.state, o.recovery, o.send_cou
         ORDER BY l.number DESC LIMIT 1) AS answer
 FROM operation o WHERE o.state IN ('submitting', 'unknown') ORDER BY o.created_at, o.operation_id
 """
+_UNSERVED = frozenset({
+    ReasonCode.NO_WORKER, ReasonCode.LANE_WITHOUT_WORKER, ReasonCode.KIND_WITHOUT_WORKER,
+    ReasonCode.EFFECT_WITHOUT_WORKER,
+})  # fmt: skip
+# A run for which one of these holds could go on at any moment, or is at it.
+_AT_ONCE = frozenset({
+    ReasonCode.CLAIMABLE, ReasonCode.BACKLOG, ReasonCode.WORKERS_FULL, ReasonCode.LEASE_HELD,
+    ReasonCode.LEASE_LAPSED, ReasonCode.OWNER_GONE,
+})  # fmt: skip
+_MANY = 1_000_000  # places: in a test everything that is due is run
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +69,13 @@ class Left:
 async def what_is_left(engine: Engine) -> list[Left]:
     """Operations in doubt first, as the cause of what follows; then the runs."""
     async with engine.database.connection() as tx:
-        operations = [_of_operation(engine, row) for row in await tx.fetch(_OPERATIONS)]
-        return [*operations, *[_of_run(engine, row) for row in await tx.fetch(_RUNS)]]
+        here = _this_process(engine)
+        others = [one for one in await standings.workers(tx) if one.instance_id != here.instance_id]
+        workers = [*others, here]
+        living = [one for one in workers if one.lives]
+        doubtful = [_of_operation(row, living) for row in await tx.fetch(_OPERATIONS)]
+        rows = await tx.fetch(_RUNS)
+        return [*doubtful, *[await _of_run(tx, engine, row, workers) for row in rows]]
 
 
 async def endings(tx: Tx) -> dict[str, int]:
@@ -64,87 +86,67 @@ async def endings(tx: Tx) -> dict[str, int]:
     return {row["status"]: row["runs"] for row in rows}
 
 
-# ---- runs --------------------------------------------------------------------------------------
+def _this_process(engine: Engine) -> WorkerRow:
+    return WorkerRow(
+        engine.instance.instance_id, frozenset(engine.kinds.lanes()), frozenset(engine.kinds),
+        frozenset(engine.effect_kinds()), slots=_MANY, held=0, lives=True,
+    )  # fmt: skip
 
 
-def _of_run(engine: Engine, row: Record) -> Left:
-    why, due_at, stuck = _WHYS[row["status"]](engine, row)
+async def _of_run(tx: Tx, engine: Engine, row: Record, workers: Sequence[WorkerRow]) -> Left:
+    waits = row["waiting_on"] or ()
+    waited = [ids.read("run", text) for one in waits for text in one.get("run_ids", ())]
+    key = row["scope_id"], row["run_id"]
+    scene = Scene(
+        row=row,
+        workers=workers,
+        operations=await operations.of_run(tx, *key) if row["doubts"] else (),
+        children=await standings.standings(tx, row["scope_id"], waited) if waited else (),
+        backlog=(0, 0),
+        submitted=(),
+        newest=(row["run_id"], 1),
+    )
+    reasons = list(reasons_of(scene, RunStatus(row["status"])))
+    codes = {one.code for one in reasons}
+    why = _told(reasons, row["now"])
+    if ReasonCode.KIND_WITHOUT_WORKER in codes:
+        why += f"; the app has no such kind; it has: {', '.join(engine.kinds) or 'none'}"
+    stuck = bool(codes & (_UNSERVED | _AT_ONCE))
     shown = ids.show("run", row["run_id"])
-    return Left(shown, row["kind"], row["status"], why, due_at, stuck)
+    return Left(shown, row["kind"], row["status"], why, _due(reasons), stuck)
 
 
-_Why = tuple[str, datetime | None, bool]
-
-
-def _queued(engine: Engine, row: Record) -> _Why:
-    if row["kind"] not in engine.kinds:
-        known = ", ".join(kind.name for kind in engine.kinds.values()) or "none"
-        return f"the app has no such kind; it has: {known}", None, True
-    if row["due_at"] <= row["now"]:
-        return f"it is due in lane {row['lane']}, and nobody has taken it", None, True
-    failed = ""
-    if row["failures"]:
-        told = (row["error"] or {}).get("detail", "")
-        failed = f"attempt {row['failures']} of {row['max_attempts']} failed ({told}); "
-    return f"{failed}it is due {_when(row, 'due_at')}", row["due_at"], False
-
-
-def _running(engine: Engine, row: Record) -> _Why:
-    ends = _when(row, "lease_until")
-    return f"attempt {row['fence']} has not ended; its lease ends {ends}", row["lease_until"], True
-
-
-def _waiting(engine: Engine, row: Record) -> _Why:
-    waits = ", ".join(_wait(wait) for wait in row["waiting_on"] or ()) or "something"
-    timed = "" if row["wake_at"] is None else f"; it goes on {_when(row, 'wake_at')}"
-    return f"it waits for {waits}{timed}", row["wake_at"], False
-
-
-def _unknown(engine: Engine, row: Record) -> _Why:
-    return "an operation of it is in doubt", None, False
-
-
-_WHYS = {"queued": _queued, "running": _running, "waiting": _waiting, "unknown": _unknown}
-
-
-def _wait(wait: dict[str, Any]) -> str:
-    match wait["kind"]:
-        case "signal":
-            return f"the signal {wait.get('name', '')!r}"
-        case "children":
-            return f"its children {', '.join(wait.get('run_ids', ()))}"
-        case "time":
-            return "a time"
-        case kind:
-            return f"the {kind} {wait.get('name', '')}".strip()
-
-
-# ---- operations --------------------------------------------------------------------------------
-
-
-def _of_operation(engine: Engine, row: Record) -> Left:
-    shown = ids.show("op", row["operation_id"])
-    what = f"{row['kind']}, {row['name']!r}{_of(row['run_id'])}"
-    if row["state"] == "submitting":
-        ends = _when(row, "call_until")
-        return Left(shown, what, "submitting", f"its call may last until {ends}", row["call_until"])
-    why = f"sent {row['send_count']} times; {row['why'] or 'nobody told why'}"
+def _of_operation(row: Record, living: Sequence[WorkerRow]) -> Left:
+    one = operations.as_operation(row)
+    reasons = list(reasons_of_operation(one, row["now"], living))
+    facts = [f"sent {one.send_count} times", row["why"] or "nobody told why"]
     if row["answer"]:
-        why += f"; asked {row['lookup_count']} times, last answer: {row['answer']}"
-    due = row["lookup_due_at"]
-    if due is None:
-        return Left(shown, what, "unknown", f"{why}; a person must settle it with evidence")
-    if engine.effect(row["kind"]) is None:
-        return Left(shown, what, "unknown", f"{why}; no such effect is known here", None, True)
-    asked = f"{why}; the provider is asked {_when(row, 'lookup_due_at')}"
-    return Left(shown, what, "unknown", asked, due, due <= row["now"])
+        facts.append(f"last answer: {row['answer']}")
+    run = "" if one.run_id is None else f" of {ids.show('run', one.run_id)}"
+    due = _due(reasons)
+    is_due = one.in_doubt and due is not None and due <= row["now"]
+    unserved = any(reason.code in _UNSERVED for reason in reasons)
+    return Left(
+        ids.show("op", one.operation_id),
+        f"{one.kind}, {one.name!r}{run}",
+        one.state.value,
+        "; ".join([_told(reasons, row["now"]), *facts]),
+        None if unserved else due,
+        unserved or is_due,
+    )
 
 
-def _of(run_id: uuid.UUID | None) -> str:
-    return "" if run_id is None else f" of {ids.show('run', run_id)}"
+def _told(reasons: Iterable[Reason], now: datetime) -> str:
+    return "; ".join(one.detail + _when(one.until, now) for one in reasons)
 
 
-def _when(row: Record, field: str) -> str:
-    """Such as `in 45 s`."""
-    seconds = (row[field] - row["now"]).total_seconds()
-    return "now" if seconds <= 0 else f"in {seconds:.3g} s"
+def _when(until: datetime | None, now: datetime) -> str:
+    """Such as `, in 45 s`."""
+    if until is None:
+        return ""
+    seconds = (until - now).total_seconds()
+    return ", now" if seconds <= 0 else f", in {seconds:.3g} s"
+
+
+def _due(reasons: Iterable[Reason]) -> datetime | None:
+    return min((one.until for one in reasons if one.until is not None), default=None)

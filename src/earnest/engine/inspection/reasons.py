@@ -14,10 +14,16 @@ from typing import Any
 from urllib.parse import quote as quote_url
 
 from earnest.domain import ids
-from earnest.domain.duration import in_words
 from earnest.domain.explanation import Mover, MoverBy, Reason, ReasonCode, Reference
-from earnest.domain.operation import Operation, OperationState, Recovery
+from earnest.domain.operation import Operation, OperationState
 from earnest.domain.run import FINAL, RunStatus
+from earnest.engine.inspection.doubts import (
+    START_WORKER,
+    WORKER,
+    reasons_of_operation,
+    reference,
+    settlers,
+)
 from earnest.store.database import Record
 from earnest.store.standings import Submitted, WorkerRow
 
@@ -119,13 +125,13 @@ def _unserved(scene: Scene) -> Iterator[Reason]:
     elif not any(lane in one.lanes for one in scene.living):
         yield Reason(
             ReasonCode.LANE_WITHOUT_WORKER, f"no living worker serves the lane {lane}",
-            refs=(Reference("lane", lane),), moved_by=(_START_WORKER,),
+            refs=(Reference("lane", lane),), moved_by=(START_WORKER,),
         )  # fmt: skip
     else:
         yield Reason(
             ReasonCode.KIND_WITHOUT_WORKER,
             f"no living worker of the lane {lane} knows the kind {kind}; start one with its app",
-            refs=(Reference("kind", kind),), moved_by=(_START_WORKER,),
+            refs=(Reference("kind", kind),), moved_by=(START_WORKER,),
         )  # fmt: skip
 
 
@@ -136,17 +142,17 @@ def _crowded(scene: Scene) -> Iterator[Reason]:
         slots = sum(one.slots for one in full)
         yield Reason(
             ReasonCode.WORKERS_FULL, f"all {slots} places of the workers that know it are taken",
-            refs=_instances(full), moved_by=(_WORKER, _START_WORKER),
+            refs=_instances(full), moved_by=(WORKER, START_WORKER),
         )  # fmt: skip
     if ahead:
         yield Reason(
             ReasonCode.BACKLOG, _ahead(scene.row["lane"], ahead, own),
-            refs=(Reference("lane", scene.row["lane"]),), moved_by=(_WORKER, _START_WORKER),
+            refs=(Reference("lane", scene.row["lane"]),), moved_by=(WORKER, START_WORKER),
         )  # fmt: skip
     elif len(full) < len(scene.serving):
         yield Reason(
             ReasonCode.CLAIMABLE, "a living worker can take it up at any moment",
-            refs=_instances(scene.serving), moved_by=(_WORKER,),
+            refs=_instances(scene.serving), moved_by=(WORKER,),
         )  # fmt: skip
 
 
@@ -170,23 +176,23 @@ def _running(scene: Scene) -> Iterator[Reason]:
     if lapsed:
         yield Reason(
             ReasonCode.LEASE_LAPSED, "its lease has run out; a worker's reaper takes it back",
-            since=row["lease_until"], refs=refs, moved_by=(_WORKER,),
+            since=row["lease_until"], refs=refs, moved_by=(WORKER,),
         )  # fmt: skip
     elif gone:
         yield Reason(
             ReasonCode.OWNER_GONE,
             "the process that holds its lease keeps no connection; a worker's reaper takes it back",
-            until=row["lease_until"], refs=refs, moved_by=(_WORKER,),
+            until=row["lease_until"], refs=refs, moved_by=(WORKER,),
         )  # fmt: skip
     else:
         yield Reason(
             ReasonCode.LEASE_HELD, f"attempt {row['fence']} is at work; its lease is renewed",
             since=row["attempt_started_at"], until=row["lease_until"], refs=refs,
-            moved_by=(_WORKER,),
+            moved_by=(WORKER,),
         )  # fmt: skip
     if row["cancel_requested"]:
         detail = "it was asked to stop; what is on its way to the outside is let finish"
-        yield Reason(ReasonCode.CANCEL_REQUESTED, detail, moved_by=(_WORKER,))
+        yield Reason(ReasonCode.CANCEL_REQUESTED, detail, moved_by=(WORKER,))
     yield from _calls(scene)
     if (lapsed or gone) and not scene.living:
         yield _no_worker("no worker lives; nobody takes it back")
@@ -196,11 +202,7 @@ def _calls(scene: Scene) -> Iterator[Reason]:
     """Calls to the outside that are on their way."""
     for one in scene.operations:
         if one.state is OperationState.SUBMITTING:
-            detail = f"the call of operation {one.name!r} ({one.kind}) is on its way"
-            yield Reason(
-                ReasonCode.CALL_ON_ITS_WAY, detail, since=one.submitting_at, until=one.call_until,
-                refs=(_operation(one),), moved_by=(Mover(MoverBy.PROVIDER),),
-            )  # fmt: skip
+            yield from reasons_of_operation(one, scene.now, scene.living)
 
 
 # ---- waiting -------------------------------------------------------------------------------------
@@ -212,7 +214,7 @@ def _waiting(scene: Scene) -> Iterator[Reason]:
             case "time":
                 yield Reason(
                     ReasonCode.WAITS_FOR_TIME, "it sleeps", until=_until(wait),
-                    moved_by=(_TIME, _WORKER),
+                    moved_by=(_TIME, WORKER),
                 )  # fmt: skip
             case "signal":
                 yield _signal(scene, wait)
@@ -290,50 +292,8 @@ def _until(wait: dict[str, Any]) -> datetime | None:
 def _unknown(scene: Scene) -> Iterator[Reason]:
     for one in scene.operations:
         if one.state is OperationState.UNKNOWN:
-            yield _doubt(scene, one)
-            if one.lookup_due_at is not None and not _knows(scene, one.kind):
-                yield Reason(
-                    ReasonCode.EFFECT_WITHOUT_WORKER,
-                    f"no living worker knows the effect {one.kind}; its provider is not asked",
-                    refs=(Reference("effect", one.kind),), moved_by=(_START_WORKER,),
-                )  # fmt: skip
+            yield from reasons_of_operation(one, scene.now, scene.living)
     yield from _calls(scene)
-
-
-def _knows(scene: Scene, effect: str) -> bool:
-    return any(effect in one.effects for one in scene.living)
-
-
-def _doubt(scene: Scene, one: Operation) -> Reason:
-    assert one.unknown_since is not None, "it is in doubt"
-    age = in_words(scene.now - one.unknown_since)
-    asked = one.lookup_count
-    number = f", asked {asked} times so far" if asked else ""
-    then = {
-        Recovery.RESEND: "it can be sent again while its window is open",
-        Recovery.LOOKUP: f"its provider is asked{number}",
-        Recovery.HOLD: "its provider cannot be asked; a person decides",
-    }[one.recovery]
-    return Reason(
-        ReasonCode.OPERATION_IN_DOUBT,
-        f"whether operation {one.name!r} ({one.kind}, recovery {one.recovery}) was done is not "
-        f"known for {age}; {then}",
-        since=one.unknown_since,
-        until=one.lookup_due_at,
-        refs=(_operation(one),),
-        moved_by=tuple(_settlers(one)),
-    )
-
-
-def _settlers(one: Operation) -> Iterator[Mover]:
-    shown = ids.show("op", one.operation_id)
-    if one.lookup_due_at is not None:
-        yield _WORKER
-    if one.recovery is Recovery.LOOKUP:
-        look = f"POST /v1/operations/{shown}/lookup", f"earnest operations lookup {shown}"
-        yield Mover(MoverBy.OPERATOR, *look)
-    settle = f"POST /v1/operations/{shown}/resolution", f"earnest operations resolve {shown}"
-    yield Mover(MoverBy.OPERATOR, *settle)
 
 
 # ---- ended ---------------------------------------------------------------------------------------
@@ -375,7 +335,7 @@ def _afterwards(scene: Scene, status: RunStatus) -> _After:
     doubts = [one for one in scene.operations if one.in_doubt]
     if doubts:
         detail = "; an operation of it is still in doubt, which has to be settled first"
-        return detail, tuple(map(_operation, doubts)), tuple(_ways_out(doubts))
+        return detail, tuple(map(reference, doubts)), tuple(_ways_out(doubts))
     if status is RunStatus.SUCCEEDED:
         return "", (), ()
     if scene.submitted:
@@ -390,7 +350,7 @@ def _afterwards(scene: Scene, status: RunStatus) -> _After:
 def _ways_out(doubts: Sequence[Operation]) -> Iterator[Mover]:
     for one in doubts:
         if one.state is OperationState.UNKNOWN:
-            yield from _settlers(one)
+            yield from settlers(one)
         else:
             yield Mover(MoverBy.PROVIDER)
 
@@ -405,16 +365,10 @@ def in_one_line(submitted: Sequence[Submitted]) -> str:
 # ---- shared parts --------------------------------------------------------------------------------
 
 _TIME = Mover(MoverBy.TIME)
-_WORKER = Mover(MoverBy.WORKER)
-_START_WORKER = Mover(MoverBy.OPERATOR, None, "earnest worker --app MODULE:ATTRIBUTE")
 
 
 def _no_worker(detail: str) -> Reason:
-    return Reason(ReasonCode.NO_WORKER, detail, moved_by=(_START_WORKER,))
-
-
-def _operation(one: Operation) -> Reference:
-    return Reference("operation", ids.show("op", one.operation_id), one.state.value)
+    return Reason(ReasonCode.NO_WORKER, detail, moved_by=(START_WORKER,))
 
 
 def _instances(workers: Sequence[WorkerRow]) -> tuple[Reference, ...]:
