@@ -221,7 +221,7 @@ async def test_an_attempt_is_closed_once(database: Database) -> None:
 async def test_the_count_of_doubts_never_goes_below_zero(database: Database) -> None:
     (taken,) = await claimed(database)
     async with database.connection() as tx:
-        with pytest.raises(Exception, match="doubts"):
+        with pytest.raises(Exception, match="tally"):
             await executions.touch(tx, SCOPE, taken.run_id, [], doubts=-1)
 
 

@@ -58,7 +58,7 @@ WALKS_AFTER_A_QUIET_DAY = {
 
 # The statements of each claim, renewal and settle, and what each has to go by.
 HOT = {
-    "claim_runs": {"run_due", "execution_pkey", "run_pkey"},
+    "claim_runs": {"run_due", "run_pkey"},
     "renew_leases": {"execution_pkey", "past_attempt_pkey"},
     "succeed_runs": {"execution_pkey"},
     "write_facts": {"execution_pkey"},

@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import lru_cache
 from typing import Any
 
 from msgspec import Struct
@@ -27,9 +28,6 @@ class Lineage(Struct, frozen=True):
 async def insert(tx: Tx, new: NewRun, lineage: Lineage, *, fails_on_doubt: bool) -> Run | None:
     """Writes run, execution and first event in one statement, and returns the run. `None` when the
     key, the id or the revision exist already."""
-    told: dict[str, Any] = {"kind": new.kind, "lane": new.lane}
-    if lineage.retry_of is not None:
-        told |= {"retry_of": ids.show("run", lineage.retry_of), "revision": lineage.revision}
     row = await tx.fetchrow(
         sql("submit_run"),
         new.scope_id,
@@ -40,8 +38,8 @@ async def insert(tx: Tx, new: NewRun, lineage: Lineage, *, fails_on_doubt: bool)
         new.idempotency_key,
         new.fingerprint,
         new.input,
-        canonical.encode(new.context),
-        canonical.encode(new.labels),
+        canonical.encode(new.context) if new.context else b"{}",
+        canonical.encode(new.labels) if new.labels else b"{}",
         new.conversation_id,
         new.parent_run_id,
         new.child_name,
@@ -55,9 +53,21 @@ async def insert(tx: Tx, new: NewRun, lineage: Lineage, *, fails_on_doubt: bool)
         new.max_attempts,
         fails_on_doubt,
         new.deadline,
-        canonical.encode(told),
+        _told_of_first(new.kind, new.lane)
+        if lineage.retry_of is None
+        else _told_of_retry(new, lineage.retry_of, lineage.revision),
     )
     return None if row is None else _as_submitted(new, lineage, row)
+
+
+@lru_cache(maxsize=1024)
+def _told_of_first(kind: str, lane: str) -> bytes:
+    return canonical.encode({"kind": kind, "lane": lane})
+
+
+def _told_of_retry(new: NewRun, retry_of: uuid.UUID, revision: int) -> bytes:
+    told = {"kind": new.kind, "lane": new.lane, "retry_of": ids.show("run", retry_of)}
+    return canonical.encode({**told, "revision": revision})
 
 
 def _as_submitted(new: NewRun, lineage: Lineage, row: Record) -> Run:

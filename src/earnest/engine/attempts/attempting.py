@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
-from typing import Any
+from functools import partial
+from typing import Any, TypeGuard
 
 from earnest.domain import canonical, ids
 from earnest.domain.errors import (
@@ -84,7 +85,11 @@ class Stop(StrEnum):
 @dataclass(eq=False)
 class Attempting:
     """Runs one claimed run's handler to its ending. `stop` may be called from any thread.
-    `on_over` is called once, when the handler is over and only its ending is still to be stored."""
+    `on_over` is called once, when the handler is over and only its ending is still to be stored.
+    `ended` is done when that is stored too, or cannot be: `None` then, and the reaper sees to it.
+
+    The handler is the only task of its attempt as long as nothing needs to be waited for after it:
+    a plain success joins the group that is stored next, and what it answers is the end."""
 
     engine: Engine
     claimed: Claimed
@@ -94,99 +99,139 @@ class Attempting:
     asked_at: float
     on_over: Callable[[], None]
     _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
-    _over: asyncio.Future[None] = field(init=False)
-    _told_over: bool = False
-    _stopped: Stop | None = None
+    ended: asyncio.Future[Settled | None] = field(init=False)
+    _held: HeldLease = field(init=False)
+    _context: Context = field(init=False)
     _handler: asyncio.Task[Any] | None = None
-    _context: Context | None = None
+    _timer: asyncio.TimerHandle | None = None
+    _finishing: asyncio.Task[Settled | None] | None = None
+    _over: bool = False
+    _stopped: Stop | None = None
 
     def __post_init__(self) -> None:
-        self._over = self._loop.create_future()
-
-    async def run(self) -> Settled | None:
-        """Runs the handler and settles. `None`: the ending could not be stored; the reaper will."""
-        held = self.leases.hold(
-            self.claimed,
-            self.asked_at,
-            self._from_thread(Stop.LOST),
-            self._from_thread(Stop.CANCEL),
+        self.ended = self._loop.create_future()
+        self._held = self.leases.hold(
+            self.claimed, self.asked_at, self._told_lost, self._told_cancel
         )
-        context = Context(self.engine, self.claimed, held, self.rememberer)
-        self._context = context
-        try:
-            ending = await self._work(context)
-            await context.finish_calls()
-            await context.flush_text()
-            if ending is None or not held.valid():
-                return Settled.FENCED
-            return await self._settle(held, ending)
-        except DatabaseUnavailable as error:
-            log.warning("attempt.not_settled", run_id=context.run_id, error=error.detail)
-            return None
-        finally:
-            self._end_waiting()
-            context.close()
-            self.leases.let_go(held)
+        self._context = Context(self.engine, self.claimed, self._held, self.rememberer)
 
-    async def _settle(self, held: HeldLease, ending: Ending) -> Settled:
+    def begin(self) -> None:
+        kind = self.engine.kinds[self.claimed.kind]
+        self._handler = self._loop.create_task(_call(self.engine, kind, self._context))
+        self._handler.add_done_callback(self._handler_ended)
+        if self._stopped is not None:
+            self.stop(self._stopped)
+        if kind.timeout is not None:
+            seconds = kind.timeout.total_seconds()
+            self._timer = self._loop.call_later(seconds, self.stop, Stop.TIMEOUT)
+
+    def stop(self, why: Stop) -> None:
+        """Asks the handler to end. The first reason counts, but a lost lease beats all."""
+        if self._stopped is None or why is Stop.LOST:
+            self._stopped = why
+        if why is Stop.CANCEL:
+            self._context.cancelled = True
+        if self._handler is not None:
+            self._handler.cancel()
+            self._loop.call_later(UNWIND.total_seconds(), self._end_waiting)
+
+    def _told_lost(self) -> None:
+        self._stop_from_thread(Stop.LOST)
+
+    def _told_cancel(self) -> None:
+        self._stop_from_thread(Stop.CANCEL)
+
+    def _stop_from_thread(self, why: Stop) -> None:
+        if threading.current_thread() is threading.main_thread() and _is_current(self._loop):
+            self.stop(why)
+        elif not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self.stop, why)
+
+    # ---- when the handler is over ----------------------------------------------------------
+
+    def _handler_ended(self, handler: asyncio.Task[Any]) -> None:
+        if not handler.cancelled():
+            handler.exception()  # Looked at: of an attempt that was lost nobody else asks for it.
+        self._end_waiting()
+
+    def _end_waiting(self) -> None:
+        """The handler is done, or was stopped and has had its time to unwind. What does not end
+        then (a thread cannot be ended) is left behind with a closed context."""
+        if self._over:
+            return
+        self._over = True
+        if self._timer is not None:
+            self._timer.cancel()
+        self.on_over()
+        assert self._handler is not None, "it has begun"
+        if not self._handler.done():
+            log.warning("handler.left_behind", why=str(self._stopped), **self._ids())
+        ending = self._ending(self.engine.kinds[self.claimed.kind], self._handler)
+        if self._may_join_others(ending):
+            answer = self.settler.join(self.claimed, ending)
+            answer.add_done_callback(partial(self._answered, ending))
+        else:
+            self._finish_by_itself(ending)
+
+    def _may_join_others(self, ending: Ending | None) -> TypeGuard[Ending]:
+        return (
+            ending is not None
+            and self.settler.takes(self.claimed, ending)
+            and not self._context.has_loose_ends()
+            and self._held.valid()
+        )
+
+    def _answered(self, ending: Ending, answer: asyncio.Future[bool]) -> None:
+        error = None if answer.cancelled() else answer.exception()
+        if isinstance(error, DatabaseUnavailable):
+            self._warn_not_settled(error)
+            self._end(None)
+        elif error is None and not answer.cancelled() and answer.result():
+            self._end(Settled.SUCCEEDED)
+        else:
+            self._finish_by_itself(ending)
+
+    def _finish_by_itself(self, ending: Ending | None) -> None:
+        self._finishing = self._loop.create_task(self._finish(ending))
+        self._finishing.add_done_callback(self._finished)
+
+    async def _finish(self, ending: Ending | None) -> Settled | None:
+        try:
+            await self._context.finish_calls()
+            await self._context.flush_text()
+            if ending is None or not self._held.valid():
+                return Settled.FENCED
+            return await self._settle(ending)
+        except DatabaseUnavailable as error:
+            self._warn_not_settled(error)
+            return None
+
+    async def _settle(self, ending: Ending) -> Settled:
         """A row on which somebody sits is waited for as long as the lease lives: what is done is
         not to be done again because of that."""
         while True:
             try:
                 return await self.settler.settle(self.claimed, ending)
             except BUSY as error:
-                if not held.valid():
+                if not self._held.valid():
                     raise
                 log.warning("attempt.settles_again", error=str(error), **self._ids())
 
-    def stop(self, why: Stop) -> None:
-        """Asks the handler to end. The first reason counts, but a lost lease beats all."""
-        if self._stopped is None or why is Stop.LOST:
-            self._stopped = why
-        if self._context is not None and why is Stop.CANCEL:
-            self._context.cancelled = True
-        if self._handler is not None:
-            self._handler.cancel()
-            self._loop.call_later(UNWIND.total_seconds(), self._end_waiting)
+    def _warn_not_settled(self, error: DatabaseUnavailable) -> None:
+        log.warning("attempt.not_settled", error=error.detail, **self._ids())
 
-    def _from_thread(self, why: Stop) -> Callable[[], None]:
-        def tell() -> None:
-            if threading.current_thread() is threading.main_thread() and _is_current(self._loop):
-                self.stop(why)
-            elif not self._loop.is_closed():
-                self._loop.call_soon_threadsafe(self.stop, why)
+    def _finished(self, finishing: asyncio.Task[Settled | None]) -> None:
+        error = None if finishing.cancelled() else finishing.exception()
+        if error is not None:
+            log.error("attempt.broken", exc_info=error, **self._ids())
+        broken = finishing.cancelled() or error is not None
+        self._end(None if broken else finishing.result())
 
-        return tell
-
-    async def _work(self, context: Context) -> Ending | None:
-        """The handler's ending, or `None` when the run is no longer ours to end."""
-        kind = self.engine.kinds[self.claimed.kind]
-        self._handler = asyncio.create_task(_call(self.engine, kind, context))
-        self._handler.add_done_callback(self._end_waiting)
-        if self._stopped is not None:
-            self.stop(self._stopped)
-        timer = None
-        if kind.timeout is not None:
-            timer = self._loop.call_later(kind.timeout.total_seconds(), self.stop, Stop.TIMEOUT)
-        try:
-            await self._over
-        finally:
-            if timer is not None:
-                timer.cancel()
-        if not self._handler.done():
-            log.warning("handler.left_behind", why=str(self._stopped), **self._ids())
-        return self._ending(kind, self._handler)
-
-    def _end_waiting(self, ended: asyncio.Task[Any] | None = None) -> None:
-        """The handler is done, or was stopped and has had its time to unwind. What does not end
-        then (a thread cannot be ended) is left behind with a closed context."""
-        if ended is not None and not ended.cancelled():
-            ended.exception()  # Looked at: of an attempt that was lost nobody else asks for it.
-        if not self._told_over:
-            self._told_over = True
-            self.on_over()
-        if not self._over.done():
-            self._over.set_result(None)
+    def _end(self, settled: Settled | None) -> None:
+        self._context.close()
+        self.leases.let_go(self._held)
+        if not self.ended.done():
+            self.ended.set_result(settled)
 
     def _ending(self, kind: RunKind[Any, Any], handler: asyncio.Task[Any]) -> Ending | None:
         if self._stopped is Stop.LOST:

@@ -77,6 +77,10 @@ class Recalling:
         """The attempt is over; whatever still holds this context changes nothing any more."""
         self._closed = True
 
+    def has_loose_ends(self) -> bool:
+        """Whether calls are on their way, or text waits to be stored."""
+        return bool(self._calls) or self._writer is not None
+
     async def finish_calls(self) -> None:
         """Waits for calls that are on their way; each ends as stored, released or in doubt."""
         while self._calls:

@@ -8,6 +8,7 @@ tells by owner token what became of it before anyone says that the fence was los
 
 from __future__ import annotations
 
+import asyncio
 import random
 import uuid
 from collections.abc import Sequence
@@ -75,10 +76,18 @@ class Settler:
 
     async def settle(self, claimed: Claimed, ending: Ending) -> Settled:
         """Raises `DatabaseUnavailable` when the database stays away; the reaper takes over then."""
-        plain = ending.wish is Wish.SUCCEED and claimed.parent_run_id is None
-        if plain and await self._successes.put((claimed, ending.output or b"null")):
+        if self.takes(claimed, ending) and await self.join(claimed, ending):
             return Settled.SUCCEEDED
         return await settle_alone(self._engine, claimed, ending)
+
+    def takes(self, claimed: Claimed, ending: Ending) -> bool:
+        """Whether it is a success that nobody else waits for: it joins others."""
+        return ending.wish is Wish.SUCCEED and claimed.parent_run_id is None
+
+    def join(self, claimed: Claimed, ending: Ending) -> asyncio.Future[bool]:
+        """Whether it was stored, together with others; what was not may be settled alone, where
+        one looks twice."""
+        return self._successes.join((claimed, ending.output or b"null"))
 
     async def _succeed(self, batch: Sequence[tuple[Claimed, bytes]]) -> list[bool]:
         async def work(tx: Tx) -> set[tuple[str, uuid.UUID, int]]:

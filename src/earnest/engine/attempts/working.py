@@ -19,7 +19,7 @@ from earnest.domain.errors import DatabaseUnavailable, EarnestError
 from earnest.engine.attempts.attempting import Attempting, Stop
 from earnest.engine.attempts.minding import Minder, repeat, ripen
 from earnest.engine.attempts.remembering import Rememberer
-from earnest.engine.attempts.settling import Ending, Settler, Wish, settle_alone
+from earnest.engine.attempts.settling import Ending, Settled, Settler, Wish, settle_alone
 from earnest.engine.operations import reconciling
 from earnest.engine.process import announcing
 from earnest.engine.process.doorbells import STOP, WORK
@@ -63,7 +63,7 @@ class Worker:
         self._settler = Settler(engine)
         self._minder = Minder(engine)
         self._reaper = self._minder.reaper
-        self._attempts: dict[asyncio.Task[object], Attempting] = {}
+        self._attempts: dict[asyncio.Future[Settled | None], Attempting] = {}
         self._handlers = 0
         self._room = asyncio.Event()
         self._lane_turn = 0
@@ -174,7 +174,7 @@ class Worker:
         await self._until_ended(self._minder.questions, None)
 
     async def _until_ended(
-        self, tasks: Collection[asyncio.Task[Any]], patience: timedelta | None
+        self, tasks: Collection[asyncio.Future[Any]], patience: timedelta | None
     ) -> None:
         """Until all of these have ended, patience is over, or the worker is hurried."""
         if not tasks or self._hurried.is_set():
@@ -245,25 +245,38 @@ class Worker:
         while self._free() <= 0:
             self._room.clear()
             await self._room.wait()
-        if self._free() < self.engine.settings.concurrency // 4:
+        if self._is_nearly_full():
             await asyncio.sleep(_GATHER.total_seconds())
 
+    def _is_nearly_full(self) -> bool:
+        return self._free() < max(1, self.engine.settings.concurrency // 4)
+
     async def _claim_all(self) -> int:
-        """One claim on each lane, beginning with another one every time; returns how many."""
+        """Claims until there is little room or nothing more; returns how many. A claim that was
+        sent is waited for by the drain if the loop is ended meanwhile: what it gives is ours to run
+        or to hand back."""
+        self._claiming = asyncio.create_task(self._claim_rounds())
+        return await asyncio.shield(self._claiming)
+
+    async def _claim_rounds(self) -> int:
+        """One claim follows the other without a turn of the event loop between them, so that the
+        database sees to the next while this process runs what the last one gave."""
+        count = found = await self._claim_each_lane()
+        while found and not self._is_nearly_full() and not self._stop.is_set():
+            found = await self._claim_each_lane()
+            count += found
+        return count
+
+    async def _claim_each_lane(self) -> int:
+        """One claim on each, beginning with another one every time."""
         count = 0
         self._lane_turn += 1
         for offset in range(len(self.lanes)):
-            if self._free() <= 0:
+            if self._free() <= 0 or self._stop.is_set():
                 break
             lane = self.lanes[(self._lane_turn + offset) % len(self.lanes)]
-            count += await self._claim(lane)
+            count += await self._claim_now(lane)
         return count
-
-    async def _claim(self, lane: str) -> int:
-        """A claim that was sent is waited for by the drain if the loop is ended meanwhile: what it
-        gives is ours to run or to hand back."""
-        self._claiming = asyncio.create_task(self._claim_now(lane))
-        return await asyncio.shield(self._claiming)
 
     async def _claim_now(self, lane: str) -> int:
         settings = self.engine.settings
@@ -285,11 +298,15 @@ class Worker:
         except DatabaseUnavailable:
             self._claim_in_doubt = True
             raise
-        for one in claimed:
-            self._begin(one, asked_at)
         if claimed:
+            self._handlers += len(claimed)
+            asyncio.get_running_loop().call_soon(self._begin_all, claimed, asked_at)
             self.engine.bells.moved(*(one.run_id for one in claimed))
         return len(claimed)
+
+    def _begin_all(self, claimed: Sequence[Claimed], asked_at: float) -> None:
+        for one in claimed:
+            self._begin(one, asked_at)
 
     def _begin(self, claimed: Claimed, asked_at: float) -> None:
         attempt = Attempting(
@@ -301,22 +318,17 @@ class Worker:
             asked_at,
             self._handler_over,
         )
-        self._handlers += 1
-        task: asyncio.Task[object] = asyncio.create_task(attempt.run())
-        self._attempts[task] = attempt
-        task.add_done_callback(self._ended)
+        self._attempts[attempt.ended] = attempt
+        attempt.ended.add_done_callback(self._ended)
+        attempt.begin()
 
     def _handler_over(self) -> None:
         self._handlers -= 1
         self._room.set()
 
-    def _ended(self, task: asyncio.Task[object]) -> None:
-        attempt = self._attempts.pop(task)
+    def _ended(self, ended: asyncio.Future[Settled | None]) -> None:
+        del self._attempts[ended]
         self._room.set()
-        if not task.cancelled() and task.exception() is not None:
-            log.error(
-                "attempt.broken", run_id=str(attempt.claimed.run_id), exc_info=task.exception()
-            )
 
     async def _hand_back_unknown(self) -> None:
         """Runs that the database gives to this instance and that it does not know of: the reply of

@@ -30,11 +30,15 @@ class Group(Generic[ItemT, AnswerT]):
 
     async def put(self, item: ItemT) -> AnswerT:
         """Stores the item, together with others; returns its own answer or raises its own error."""
+        return await self.join(item)
+
+    def join(self, item: ItemT) -> asyncio.Future[AnswerT]:
+        """As `put`, for who is told of the answer."""
         answer: asyncio.Future[AnswerT] = asyncio.get_running_loop().create_future()
         self._waiting.append((item, answer))
         if self._flusher is None or self._flusher.done():
             self._flusher = asyncio.create_task(self._drain())
-        return await answer
+        return answer
 
     async def _drain(self) -> None:
         while self._waiting:

@@ -4,9 +4,11 @@
 
 -- name: claim_runs
 -- $1 lane, $2 kinds, $3 instance, $4 lease, $5 how many.
--- The pick is materialized: inlined, the planner would lock rows again for every row it updates.
+-- The pick is materialized: inlined, the planner would lock rows again for every row it updates. What
+-- it has locked stays where it is until the end of the statement, so the update finds it by its place
+-- and walks no index. A row that somebody had changed in between is passed over; it is still queued.
 WITH pick AS MATERIALIZED (
-    SELECT scope_id, run_id FROM execution
+    SELECT ctid FROM execution
     WHERE lane = $1 AND status = 'queued' AND ready AND kind = ANY ($2::text[])
       AND (deadline_at IS NULL OR deadline_at > clock())
     ORDER BY turn_at, run_id
@@ -19,7 +21,7 @@ WITH pick AS MATERIALIZED (
         started_at = coalesce(e.started_at, clock()), attempt_started_at = clock(), retry_at = NULL,
         last_seq = e.last_seq + 1
     FROM pick
-    WHERE e.scope_id = pick.scope_id AND e.run_id = pick.run_id
+    WHERE e.ctid = pick.ctid
     RETURNING e.scope_id, e.run_id, e.kind, e.lane, e.fence, e.owner_token, e.last_seq,
               e.parent_run_id, e.failures, e.max_attempts, e.deadline_at, e.doubts, e.reserved,
               e.lease_until

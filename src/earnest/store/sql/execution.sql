@@ -44,12 +44,13 @@ SELECT run_id, parent_run_id FROM below;
 -- Locks first, in a materialized step; the guards stand outside it: a plain UPDATE that waited on a
 -- mere lock would judge an expired lease by the older clock. A row on which somebody sits is skipped,
 -- so that it holds up no other. It, and runs with a parent, with operations still reserved or in
--- doubt, take the single path. Those missing from the answer did not succeed here.
+-- doubt, take the single path. What is locked stays where it is and is updated by its place, without
+-- another walk over the index. Those missing from the answer did not succeed here.
 WITH item AS (
     SELECT * FROM unnest($1::text[], $2::uuid[], $3::int[], $4::uuid[], $5::jsonb[])
         AS i (scope_id, run_id, fence, owner_token, output)
 ), locked AS MATERIALIZED (
-    SELECT e.scope_id, e.run_id, e.status, e.lease_until, e.doubts, e.reserved, e.undecided,
+    SELECT e.ctid, e.scope_id, e.run_id, e.status, e.lease_until, e.doubts, e.reserved, e.undecided,
            e.parent_run_id, i.output, e.fence = i.fence AND e.owner_token = i.owner_token AS owned
     FROM item i JOIN execution e USING (scope_id, run_id)
     ORDER BY e.scope_id, e.run_id
@@ -59,7 +60,7 @@ WITH item AS (
     SET status = 'succeeded', version = e.version + 1, output = l.output, error = NULL,
         lease_until = NULL, finished_at = clock(), last_seq = e.last_seq + 1
     FROM locked l
-    WHERE e.scope_id = l.scope_id AND e.run_id = l.run_id
+    WHERE e.ctid = l.ctid
       AND l.owned AND l.status = 'running' AND l.lease_until > clock()
       AND l.doubts = 0 AND l.reserved = 0 AND l.undecided = 0 AND l.parent_run_id IS NULL
     RETURNING e.scope_id, e.run_id, e.fence, e.last_seq, e.finished_at, e.instance_id,
