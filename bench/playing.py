@@ -16,8 +16,8 @@ import asyncpg
 
 from bench.systems import System
 from earnest.apps.bench.database import BenchDatabase
+from earnest.apps.bench.looking import seconds_to_next_look
 
-_LOOK_EVERY = 0.02  # seconds
 _LONGEST = 180.0
 
 
@@ -53,7 +53,7 @@ class Player:
         two = dict(self.system.for_two) if workers > 1 else {}
         async with self.database.connection() as eye, self._workers(workers, two) as started:
             first = await _first_start(started)
-            await self._until_done(eye, count)
+            await self._until_done(eye, count, first)
             return count / (time.time() - first)
 
     async def _begin_anew(self) -> None:
@@ -107,12 +107,12 @@ class Player:
                     os.killpg(process.pid, signal.SIGKILL)
                 await process.communicate()
 
-    async def _until_done(self, eye: asyncpg.Connection, count: int) -> None:
+    async def _until_done(self, eye: asyncpg.Connection, count: int, begun: float) -> None:
         statement, until = self.system.done.format(count=count), time.monotonic() + _LONGEST
-        while await eye.fetchval(statement) < count:
+        while (done := await eye.fetchval(statement)) < count:
             if time.monotonic() > until:
                 raise Failed(f"{self.system.name} did not finish; see {self.log}")
-            await asyncio.sleep(_LOOK_EVERY)
+            await asyncio.sleep(seconds_to_next_look(done, count, time.time() - begun))
 
 
 async def _first_start(workers: list[Process]) -> float:

@@ -19,11 +19,11 @@ from earnest.apps.bench import raw
 from earnest.apps.bench.app import nothing, steps
 from earnest.apps.bench.bench import APP, Bench, fill
 from earnest.apps.bench.figures import Values
+from earnest.apps.bench.looking import seconds_to_next_look
 from earnest.apps.bench.processes import Running, earnest_words, running
 from earnest.domain.errors import EarnestError
 from earnest.engine.process.kinds import RunKind
 
-_LOOK_EVERY = 0.01  # seconds
 _STUCK = 60.0  # seconds in which nothing more has ended
 _STANDING = """
 SELECT count(*) FILTER (WHERE status = 'succeeded') AS done, count(*) AS runs,
@@ -98,7 +98,7 @@ async def _started(starting: Iterable[Awaitable[Running]]) -> list[Running]:
 
 async def _until_all_ended(connection: asyncpg.Connection, count: int) -> tuple[datetime, datetime]:
     """When the first run started, and when all were seen ended, by the database's clock."""
-    done, moved_at = 0, asyncio.get_running_loop().time()
+    done, begun, moved_at = 0, 0.0, asyncio.get_running_loop().time()
     while True:
         row = await connection.fetchrow(_STANDING)
         assert row is not None, "a count has a row"
@@ -106,10 +106,11 @@ async def _until_all_ended(connection: asyncpg.Connection, count: int) -> tuple[
             return row["first"], row["now"]
         now = asyncio.get_running_loop().time()
         if row["done"] > done:
+            begun = begun or now
             done, moved_at = row["done"], now
         if now - moved_at > _STUCK:
             raise NotDrained(f"only {done} of {count} runs of the benchmark succeeded; then none")
-        await asyncio.sleep(_LOOK_EVERY)
+        await asyncio.sleep(seconds_to_next_look(done, count, now - begun))
 
 
 def _most(workers: list[Running]) -> float | None:

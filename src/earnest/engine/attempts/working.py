@@ -280,7 +280,7 @@ class Worker:
 
     async def _claim_now(self, lane: str) -> int:
         settings = self.engine.settings
-        limit = min(self._free(), settings.claim_batch)
+        limit = min(self._free(), settings.claimed_at_once)
         kinds = [kind.name for kind in self.engine.kinds.values()]
         tries, asked_at = 0, boot_seconds()
 

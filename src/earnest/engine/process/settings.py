@@ -17,9 +17,10 @@ class EngineSettings:
     again within its attempt; `first_question` and `longest_question_wait` bound the back-off of
     look-ups; a question that was taken comes due again after `question_claim`, should the one who
     took it be gone; `call_grace` is what a call standing alone gets beyond its time-out.
-    `claim_batch` is half of `concurrency`, so that the database claims and settles one half while
-    this process works on the other. `artifact_quota` is the room of a scope that nobody gave
-    another, `artifacts_kept` how long an artifact of no run is kept, unless it is said with it."""
+    `claim_batch` is half of `concurrency` where it is not given, so that the database claims and
+    settles one half while this process works on the other. `artifact_quota` is the room of a scope
+    that nobody gave another, `artifacts_kept` how long an artifact of no run is kept, unless it is
+    said with it."""
 
     lease: timedelta = timedelta(seconds=45)
     renew_every: timedelta = timedelta(seconds=15)
@@ -37,7 +38,7 @@ class EngineSettings:
     question_claim: timedelta = timedelta(seconds=30)
     dead_after: timedelta = timedelta(seconds=3)
     concurrency: int = 200
-    claim_batch: int = 100
+    claim_batch: int | None = None
     max_input_bytes: int = 256 * 1024
     max_result_bytes: int = 1024 * 1024
     max_artifact_bytes: int = MAX_ARTIFACT_BYTES
@@ -50,5 +51,9 @@ class EngineSettings:
                 f"the lease of {self.lease} is renewed every {self.renew_every}; renew at least "
                 "three times a lease, so that one lost renewal does not end it"
             )
-        if self.concurrency < 1 or self.claim_batch < 1:
+        if self.concurrency < 1 or (self.claim_batch is not None and self.claim_batch < 1):
             raise SettingInvalid("concurrency and claim_batch must be at least 1")
+
+    @property
+    def claimed_at_once(self) -> int:
+        return self.claim_batch or max(1, self.concurrency // 2)
