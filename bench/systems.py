@@ -39,6 +39,7 @@ SYSTEMS = (
     System(
         "earnest",
         "SELECT count(*) FROM earnest.execution WHERE status = 'succeeded'",
+        settings={"CONCURRENCY": "500"},
         has_steps=True,
         python=sys.executable,
     ),

@@ -7,7 +7,7 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from work import PAYLOAD, STEPS, URL, asked, note_start, timed_async
+from work import PAYLOAD, STEPS, URL, asked, note_start, setting, timed_async
 
 import earnest
 from earnest import App, Context
@@ -61,7 +61,8 @@ async def main() -> None:
 
 
 def work() -> None:
-    words = ["worker", "--database-url", URL, "--app", "peer_earnest:app"]
+    room = setting("CONCURRENCY", "200")
+    words = ["worker", "--database-url", URL, "--app", "peer_earnest:app", "--concurrency", room]
     os.execv(sys.executable, [sys.executable, "-m", "earnest", *words])  # noqa: S606
 
 
