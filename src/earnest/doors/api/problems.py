@@ -27,6 +27,7 @@ from earnest.domain.errors import (
     NotFound,
     PayloadTooLarge,
     QuotaExceeded,
+    StorageUnavailable,
     Unauthenticated,
 )
 from earnest.doors.api import headers, sse
@@ -130,6 +131,11 @@ def _told(error: Exception) -> EarnestError:
     if isinstance(error, DatabaseUnavailable):
         # Its own words name the server's address.
         return Busy("the database cannot be reached; try again, with the same key")
+    if isinstance(error, StorageUnavailable):
+        # Its own words name folders and hosts.
+        return StorageUnavailable(
+            "the place where artifacts are kept cannot be used now; nothing was stored, try again"
+        )
     if isinstance(error, EarnestError) and (error.status < 500 or isinstance(error, Busy)):
         return error
     if isinstance(error, RequestValidationError):

@@ -12,7 +12,7 @@ from typing import Any
 from earnest.domain import ids
 from earnest.domain.artifact import BlobKey
 from earnest.domain.crash_points import reach
-from earnest.domain.errors import Conflict, EarnestError
+from earnest.domain.errors import Conflict, EarnestError, StorageUnavailable
 from earnest.engine.artifacts.places import mark, place_of
 from earnest.engine.process.engine import Engine
 from earnest.engine.process.logs import get_logger
@@ -51,7 +51,11 @@ class Arrival:
         """Stores the bytes; gives signs of life meanwhile. Raises `StorageUnavailable`, `Conflict`
         where it was given up, and what `pieces` raises."""
         reach("write.before")
-        await place_of(self._engine).write(self.key, self._signed(pieces))
+        try:
+            await place_of(self._engine).write(self.key, self._signed(pieces))
+        except StorageUnavailable as error:
+            log.error("artifacts.unavailable", error=error.detail)
+            raise
         reach("write.after")
         await self.sign()
 
