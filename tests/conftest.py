@@ -13,6 +13,7 @@ from hypothesis import settings as hypothesis_settings
 from earnest.engine.app import App
 from earnest.engine.attempts.working import Worker
 from earnest.engine.process.engine import Engine
+from earnest.engine.process.sealing import Sealer
 from earnest.engine.process.settings import EngineSettings
 from earnest.store.database import Database
 from earnest.testing.clock import ManualClock
@@ -56,13 +57,19 @@ async def clock(database: Database) -> ManualClock:
     return await ManualClock(database).stop()
 
 
+@pytest.fixture(scope="session")
+def sealer(tmp_path_factory: pytest.TempPathFactory) -> Sealer:
+    """Seals with a key in a folder of the tests."""
+    return Sealer(tmp_path_factory.mktemp("home"))
+
+
 @pytest.fixture
-async def make_engine(database: Database) -> AsyncIterator[Callable[..., Engine]]:
+async def make_engine(database: Database, sealer: Sealer) -> AsyncIterator[Callable[..., Engine]]:
     """Makes an engine on this test's database, for an app, with changed settings."""
     engines: list[Engine] = []
 
     def make(app: App | None = None, **changed: Any) -> Engine:
-        engine = Engine(database, settings=replace(EngineSettings(), **changed))
+        engine = Engine(database, settings=replace(EngineSettings(), **changed), sealer=sealer)
         if app is not None:
             engine.kinds = app.kinds
             engine.effects = dict(app.effects)

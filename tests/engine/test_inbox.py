@@ -11,7 +11,6 @@ from typing import Any
 
 import asyncpg
 import pytest
-from cryptography.fernet import Fernet
 from standardwebhooks.webhooks import Webhook
 
 from earnest.domain import ids
@@ -78,11 +77,6 @@ class Bank:
 
     async def sends(self, payload: Any = None, message_id: str = "msg_1", **more: Any) -> bool:
         return await receive(self.bench.engine, "bank", *self.signed(payload, message_id, **more))
-
-
-@pytest.fixture(autouse=True)
-def _sealed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("EARNEST_SECRET_KEY", Fernet.generate_key().decode())
 
 
 @pytest.fixture

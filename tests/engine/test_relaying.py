@@ -34,9 +34,8 @@ async def ship(ctx: Context, order: int) -> int:
 
 
 @pytest.fixture(autouse=True)
-def _here_is_allowed(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+def _here_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EARNEST_ALLOW_PRIVATE_ADDRESSES", "127.0.0.0/8")
-    monkeypatch.setenv("EARNEST_HOME", str(tmp_path))
 
 
 @pytest.fixture

@@ -37,8 +37,7 @@ async def source_by_name(database: Database, name: str) -> tuple[Source, tuple[b
     row = await database.fetchrow("source_by_name", name)
     if row is None:
         return None
-    sealed = (row["secret"], row["other_secret"])
-    return _as_source(row), tuple(one for one in sealed if one is not None)
+    return _as_source(row), tuple(row["secrets"])
 
 
 async def sources(database: Database, scope_id: str, after: str | None, limit: int) -> list[Source]:
@@ -92,7 +91,7 @@ def _as_source(row: Record) -> Source:
         name=row["name"],
         handler=row["handler"],
         version=row["version"],
-        old_until=row["old_until"],
+        old_until=max(row["old_until"], default=None),
         created_by=row["created_by"],
         created_at=row["created_at"],
     )

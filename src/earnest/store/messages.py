@@ -186,7 +186,7 @@ async def take(
         Taken(
             as_delivery(row),
             token,
-            tuple(s for s in (row["secret"], row["old_secret"]) if s is not None),
+            tuple(one for one in row["secrets"] if one is not None),
         )
         for row in rows
     ]

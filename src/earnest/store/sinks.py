@@ -13,7 +13,8 @@ from earnest.store.statements import sql
 
 @dataclass(frozen=True, slots=True)
 class Sink:
-    """Where messages of these types go. `old_until`: until when a rotated secret signs, too."""
+    """Where messages of these types go. `old_until`: until when the last of the secrets
+    before the present one signs, too."""
 
     scope_id: str
     sink_id: uuid.UUID
@@ -130,7 +131,7 @@ def _as_sink(row: Record) -> Sink:
         state=row["state"],
         why=row["why"],
         position=row["position"],
-        old_until=row["old_until"],
+        old_until=max(row["old_until"], default=None),
         version=row["version"],
         created_by=row["created_by"],
         created_at=row["created_at"],

@@ -22,6 +22,7 @@ Maker = Callable[[Outside], Awaitable[str]]
 Route = tuple[str, str]
 
 ORDER = {"order_id": "17", "amount": "20.00"}
+WEBHOOK = {"url": "https://example.com/hooks", "types": ["*"]}
 MAKERS: dict[str, Maker] = {}
 """By parameter: makes a new thing in the scope `demo` and returns its id."""
 
@@ -33,6 +34,8 @@ NOWHERE: dict[str, str] = {
     "operation_id": "op",
     "artifact_id": "art",
     "approval_id": "apr",
+    "webhook_id": "sink",
+    "delivery_id": "dlv",
 }
 """Parameters that are TypeIDs, with their prefix: what is malformed has no other answer."""
 
@@ -44,6 +47,8 @@ BODIES: dict[Route, Any] = {
         "evidence": "a letter",
     },
     ("POST", "/v1/tokens"): {"principal_id": "ann"},
+    ("POST", "/v1/webhooks"): WEBHOOK,
+    ("PATCH", "/v1/webhooks/{webhook_id}"): {"state": "paused"},
     ("PUT", "/v1/principals/{principal_id}"): {"roles": ["member"]},
     ("PUT", "/v1/artifact-quotas/{scope_id}"): {"quota_bytes": 1_000_000},
 }
@@ -127,6 +132,34 @@ async def a_principal(outside: Outside) -> str:
     return name
 
 
+@sample("webhook_id")
+async def a_webhook(outside: Outside) -> str:
+    made = await outside.post("/v1/webhooks", "admin", json=WEBHOOK)
+    assert made.status_code == 201, made.text
+    return str(made.json()["id"])
+
+
+@sample("delivery_id")
+async def a_dead_letter(outside: Outside) -> str:
+    sent = await outside.post(f"/v1/webhooks/{await a_webhook(outside)}/test", "admin")
+    async with outside.engine.database.connection() as tx:
+        await tx.execute("UPDATE delivery SET state = 'dead', ended_at = clock()")
+    return str(sent.json()["id"])
+
+
+@sample("source_name")
+async def a_source(outside: Outside) -> str:
+    body = _new_source()
+    made = await outside.post("/v1/inbox-sources", "admin", json=body)
+    assert made.status_code == 201, made.text
+    return body["name"]
+
+
+def _new_source() -> dict[str, str]:
+    """Names of sources are shared by all scopes."""
+    return {"name": f"s-{uuid.uuid4().hex[:20]}"}
+
+
 @sample("scope_id")
 async def the_scope(outside: Outside) -> str:
     return "demo"
@@ -154,4 +187,6 @@ async def _body(outside: Outside, route: Route, parameters: dict[str, str]) -> A
     if route == ("POST", "/v1/approvals/{approval_id}/decision"):
         asked = await outside.get(f"/v1/approvals/{parameters['approval_id']}")
         return {"decision": "approve", "digest": asked.json().get("digest", "x" * 64)}
+    if route == ("POST", "/v1/inbox-sources"):
+        return _new_source()
     return BODIES.get(route)

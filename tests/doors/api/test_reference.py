@@ -10,7 +10,7 @@ import pytest
 
 from tests.doors.api.outside import Outside
 
-METHODS = {"get", "post", "put", "delete", "patch"}
+METHODS = {"get", "head", "post", "put", "delete", "patch"}
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def test_every_call_but_the_open_ones_names_its_token_and_a_summary(
         if path.startswith("/v1/"):
             assert operation["security"], path
             assert {"401", "500", "503"} <= set(operation["responses"])
-    assert list(document["components"]["securitySchemes"]) == ["token"]
+    assert list(document["components"]["securitySchemes"]) == ["token", "signature"]
 
 
 def test_every_call_has_a_name_of_its_own(document: dict[str, Any]) -> None:

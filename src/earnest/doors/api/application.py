@@ -20,7 +20,9 @@ from earnest.doors.api import (
     audit,
     feed,
     health,
+    inbox,
     operations,
+    outbox,
     principals,
     problems,
     reference,
@@ -29,6 +31,7 @@ from earnest.doors.api import (
     scopes,
     texts,
     tokens,
+    webhooks,
 )
 from earnest.doors.api.cursors import Cursors
 from earnest.doors.api.gate import Gate
@@ -82,6 +85,9 @@ def build_api(
         principals,
         scopes,
         audit,
+        webhooks,
+        outbox,
+        inbox,
         health,
         reference,
     ):

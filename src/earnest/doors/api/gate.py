@@ -27,6 +27,8 @@ log = get_logger("earnest.api")
 
 MAX_BODY_BYTES = 1024 * 1024
 PRIVATE = ("/v1/", "/api/")
+SIGNED = "/v1/inbox/"
+"""What carries a signature instead of a token; its handler verifies it."""
 UPLOADS = frozenset({("POST", "/v1/artifacts")})
 """What streams in and is bounded by who takes it."""
 
@@ -48,7 +50,8 @@ class Gate:
         scope["state"] = {**scope.get("state", {}), "request_id": _request_id(headers)}
         leaving = _Leaving(scope, send)
         try:
-            if scope["path"].startswith(PRIVATE):
+            path = scope["path"]
+            if path.startswith(PRIVATE) and not path.startswith(SIGNED):
                 await self._admit(scope, _token(headers))
             if (scope["method"], scope["path"]) not in UPLOADS:
                 _refuse_announced_size(headers)

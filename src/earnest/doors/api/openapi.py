@@ -17,6 +17,12 @@ _TOKEN = {
     "bearerFormat": "ern_<id>_<secret><check>",
     "description": "Roles named with a call: one of them opens it. They do not include each other.",
 }
+_SIGNATURE = {
+    "type": "apiKey",
+    "in": "header",
+    "name": "webhook-signature",
+    "description": "Standard Webhooks: signed with the secret of the source.",
+}
 
 
 def make_openapi(app: FastAPI) -> dict[str, Any]:
@@ -37,7 +43,7 @@ def make_openapi(app: FastAPI) -> dict[str, Any]:
     for name in ("Problem", "RunSnapshot"):  # shown by refusals and streams, which no model names
         schemas.update(_schemas_of(name))
     components["schemas"] = dict(sorted(schemas.items()))
-    components["securitySchemes"] = {"token": _TOKEN}
+    components["securitySchemes"] = {"token": _TOKEN, "signature": _SIGNATURE}
     return document
 
 

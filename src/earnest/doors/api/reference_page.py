@@ -57,9 +57,15 @@ def _by_noun(document: Mapping[str, Any]) -> dict[str, list[tuple[str, str, Any]
     return found
 
 
+def _who(security: list[dict[str, list[str]]]) -> str:
+    if any("signature" in one for one in security):
+        return "Signed with the secret of the source; no token."
+    roles = [role for one in security for role in one["token"]]
+    return f"Roles: {' or '.join(roles)}." if roles else "Open to everybody."
+
+
 def _call(method: str, path: str, call: Mapping[str, Any], schemas: Mapping[str, Any]) -> str:
-    roles = [role for one in call.get("security", []) for role in one["token"]]
-    who = f"Roles: {' or '.join(roles)}." if roles else "Open to everybody."
+    who = _who(call.get("security", []))
     body = call.get("requestBody", {}).get("content", {}).get("application/json", {})
     return "".join(
         [

@@ -17,7 +17,7 @@ from earnest.domain.errors import SettingInvalid
 from earnest.doors.api import sse
 from earnest.doors.api.json_bodies import read_json
 from earnest.doors.api.problems import MEDIA_TYPE
-from earnest.doors.api.rules import EVERYBODY, Rule
+from earnest.doors.api.rules import EVERYBODY, SIGNED, Rule
 from earnest.doors.api.said_once import SaidOnce
 from earnest.doors.api.visit import admission
 from earnest.engine.process.actors import Role
@@ -46,6 +46,14 @@ _KEY = "Names this request: sent again with the same key, it is done once. Bare 
 _KEY_LIMITS = {"minLength": 1, "maxLength": 257, "pattern": "^[ -~]+$"}
 KEY_NEEDED = _header("Idempotency-Key", _KEY, required=True, **_KEY_LIMITS)
 KEY_TAKEN = _header("Idempotency-Key", _KEY, required=False, **_KEY_LIMITS)
+SIGNATURE = tuple(
+    _header(name, text, required=False)
+    for name, text in {
+        "webhook-id": "The sender's id of the message, the same when it is sent again.",
+        "webhook-timestamp": "When it was signed, in seconds; at most five minutes off.",
+        "webhook-signature": "`v1,` and the signature; several are separated by blanks.",
+    }.items()
+)
 TRACE_TAKEN = _header("traceparent", "W3C Trace Context; kept with the run.", required=False)
 LAST_EVENT_ID = _header(
     "Last-Event-ID",
@@ -65,6 +73,7 @@ VERSION_NEEDED = _header(
     required=False,
 )
 
+VERSION_TAKEN = _header("If-Match", "The `ETag` of the version that you looked at.", required=False)
 LOOKED_AT = _header(
     "If-Match",
     "The `ETag` of the version that you looked at; needed while it is pending.",
@@ -126,6 +135,9 @@ class Routes:
     def put(self, path: str, answer: Answer, **terms: Any) -> Callable[[Handler], Handler]:
         return self._declare("PUT", path, answer, **terms)
 
+    def patch(self, path: str, answer: Answer, **terms: Any) -> Callable[[Handler], Handler]:
+        return self._declare("PATCH", path, answer, **terms)
+
     def delete(self, path: str, answer: Answer, **terms: Any) -> Callable[[Handler], Handler]:
         return self._declare("DELETE", path, answer, **terms)
 
@@ -134,6 +146,19 @@ class Routes:
     ) -> Callable[[Handler], Handler]:
         """A route for everybody: it must tell no facts."""
         return self._keep(path, _terms("GET", answer, set(problems)), EVERYBODY)
+
+    def signed(
+        self, path: str, answer: Answer, problems: tuple[int, ...] = ()
+    ) -> Callable[[Handler], Handler]:
+        """A route for whoever signs what it sends; the handler verifies it."""
+        terms = _terms("POST", answer, set(problems))
+        body = {"content": {"application/json": {"schema": {}}}, "required": True}
+        terms["openapi_extra"] = {
+            "security": [{"signature": []}],
+            "parameters": list(SIGNATURE),
+            "requestBody": body,
+        }
+        return self._keep(path, terms, SIGNED)
 
     def add_to(self, app: FastAPI) -> None:
         for path, handler, terms, rule in self._declared:

@@ -37,3 +37,6 @@ class Rule:
 
 EVERYBODY = Rule((), ())
 """The rule of what tells no facts: nobody is asked who they are."""
+
+SIGNED = Rule((), (), hides=True)
+"""The rule of what providers call: no token opens it, only the signature of what is sent."""

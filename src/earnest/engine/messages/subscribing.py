@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from earnest.domain import canonical, ids
+from earnest.domain.access import RequestKey
 from earnest.domain.canonical import storable
 from earnest.domain.errors import (
-    IdempotencyConflict,
     InvalidRequest,
     NotFound,
     QuotaExceeded,
@@ -61,7 +61,7 @@ class Subscribed:
 
 
 async def add_webhook(
-    engine: Engine, actor: Actor, asked: Subscription, key: str | None = None
+    engine: Engine, actor: Actor, asked: Subscription, key: RequestKey | None = None
 ) -> Subscribed:
     """A webhook that is told what is new from now on. The same key and request give the same one,
     without its secret. Raises `Forbidden`, `InvalidRequest`, `AddressRefused`,
@@ -111,7 +111,8 @@ async def change_sink(
 async def rotate_secret(
     engine: Engine, actor: Actor, sink_id: uuid.UUID, overlap: timedelta = OVERLAP
 ) -> Subscribed:
-    """A new secret; the one before signs, too, for the time of the overlap. Raises `NotFound`."""
+    """A new secret; the one before signs, too, for the time of the overlap, as do those that still
+    had time. Without an overlap the new one alone is good. Raises `NotFound`."""
     from earnest.engine.messages import signing
 
     actor.require(Role.ADMIN)
@@ -187,28 +188,34 @@ async def _add(
     actor: Actor,
     kind: str,
     asked: Subscription,
-    key: str | None,
+    key: RequestKey | None,
     secret: str | None,
     sealed: bytes | None,
 ) -> Subscribed:
     _check_types(asked.types)
     _check_description(asked.description)
-    told = [kind, asked.address, list(asked.types), asked.description]
-    fingerprint = None if key is None else canonical.digest(canonical.encode(told))
     new = NewSink(
-        actor.scope_id, ids.new_id(), kind, asked.address, asked.types, asked.description,
-        sealed, actor.principal_id, key, fingerprint,
-    )  # fmt: skip
+        scope_id=actor.scope_id,
+        sink_id=ids.new_id(),
+        kind=kind,
+        address=asked.address,
+        types=asked.types,
+        description=asked.description,
+        secret=sealed,
+        created_by=actor.principal_id,
+        key=None if key is None else key.key,
+        fingerprint=None if key is None else key.fingerprint,
+    )
     # What was committed before is not new: without this it might come into the feed only later.
     await Sequencer(engine).catch_up()
 
     async def work(tx: Tx) -> tuple[Sink, bool]:
-        await _require_room(tx, actor.scope_id)
         made = await sinks.put(tx, new)
         if made is None:
-            known = await sinks.by_key(tx, new.scope_id, new.created_by, key or "")
+            known = await sinks.by_key(tx, new.scope_id, new.created_by, new.key or "")
             assert known is not None, "its key was taken"
             return known, False
+        await _require_room(tx, actor.scope_id)
         what = {"types": list(made.types), "address": made.address}
         await auditing.keep(tx, actor, f"{kind}.created", _shown(made.sink_id), what)
         return made, True
@@ -218,13 +225,14 @@ async def _add(
         return None if made is None else (made, True)
 
     sink, fresh = await engine.database.promise("access", work, reread=reread)
-    if sink.fingerprint != fingerprint:
-        raise IdempotencyConflict(f"the key {key!r} was used for another webhook")
+    if key is not None and sink.fingerprint is not None:
+        key.require_same(sink.fingerprint)
     return Subscribed(sink, secret if fresh else None, replayed=not fresh)
 
 
 async def _require_room(tx: Tx, scope_id: str) -> None:
-    if await sinks.count(tx, scope_id, MOST_SINKS) >= MOST_SINKS:
+    """With the one that was just made; one more than there is room for is not kept."""
+    if await sinks.count(tx, scope_id, MOST_SINKS + 1) > MOST_SINKS:
         raise QuotaExceeded(f"a scope has at most {MOST_SINKS} sinks; remove one first")
 
 

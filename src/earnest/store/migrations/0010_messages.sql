@@ -19,7 +19,7 @@ CREATE INDEX outbox_next ON outbox (message_id);
 -- To whom it is told. `position` is how far in the scope's feed it has got; events up to there are
 -- deliveries, or did not interest it. A `paused` sink keeps its place and is sent nothing; a
 -- `disabled` one is told nothing more, and begins anew with what is new when it is made active.
--- Secrets are sealed; during a rotation both sign.
+-- Secrets are sealed; during a rotation all that are still good sign, each until its `old_until`.
 CREATE TABLE sink (
     scope_id    text NOT NULL REFERENCES scope,
     sink_id     uuid NOT NULL,
@@ -31,8 +31,8 @@ CREATE TABLE sink (
     why         text,
     position    bigint NOT NULL,
     secret      bytea,
-    old_secret  bytea,
-    old_until   timestamptz,
+    old_secrets bytea[] NOT NULL DEFAULT '{}',
+    old_until   timestamptz[] NOT NULL DEFAULT '{}',
     version     integer NOT NULL DEFAULT 1,
     created_by  text NOT NULL,
     created_at  timestamptz NOT NULL,
@@ -40,7 +40,7 @@ CREATE TABLE sink (
     fingerprint bytea,
     PRIMARY KEY (scope_id, sink_id),
     CHECK ((kind = 'webhook') = (secret IS NOT NULL)),
-    CHECK ((old_secret IS NULL) = (old_until IS NULL)),
+    CHECK (cardinality(old_secrets) = cardinality(old_until)),
     CHECK ((idempotency_key IS NULL) = (fingerprint IS NULL))
 );
 CREATE UNIQUE INDEX sink_key ON sink (scope_id, created_by, idempotency_key)
@@ -84,14 +84,14 @@ CREATE TABLE inbox_source (
     scope_id   text NOT NULL REFERENCES scope,
     name       text NOT NULL CHECK (name ~ '^[a-z0-9][a-z0-9_.-]{0,62}$'),
     handler    text NOT NULL,
-    secret     bytea NOT NULL,
-    old_secret bytea,
-    old_until  timestamptz,
+    secret      bytea NOT NULL,
+    old_secrets bytea[] NOT NULL DEFAULT '{}',
+    old_until  timestamptz[] NOT NULL DEFAULT '{}',
     version    integer NOT NULL DEFAULT 1,
     created_by text NOT NULL,
     created_at timestamptz NOT NULL,
     PRIMARY KEY (scope_id, name),
-    CHECK ((old_secret IS NULL) = (old_until IS NULL))
+    CHECK (cardinality(old_secrets) = cardinality(old_until))
 );
 CREATE UNIQUE INDEX inbox_source_name ON inbox_source (name);
 

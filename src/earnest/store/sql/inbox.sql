@@ -9,7 +9,9 @@ RETURNING *;
 
 -- name: source_by_name
 -- Whose is it? The door knows only the name. $1 name.
-SELECT *, CASE WHEN old_until > clock() THEN old_secret END AS other_secret
+SELECT *, secret || ARRAY(
+    SELECT o.secret FROM unnest(old_secrets, old_until) AS o (secret, until)
+    WHERE o.until > (SELECT clock())) AS secrets
 FROM inbox_source WHERE name = $1;
 
 -- name: list_sources
@@ -18,10 +20,15 @@ SELECT * FROM inbox_source WHERE scope_id = $1 AND ($2::text IS NULL OR name > $
 ORDER BY name LIMIT $3;
 
 -- name: rotate_source_secret
--- $1 scope, $2 name, $3 the new sealed secret, $4 how long the one before is taken, too.
+-- $1 scope, $2 name, $3 the new sealed secret, $4 how long the one before is taken, too, as
+-- in `rotate_sink_secret`.
 UPDATE inbox_source
-SET old_secret = CASE WHEN $4::interval > '0' THEN secret END,
-    old_until = CASE WHEN $4::interval > '0' THEN clock() + $4 END,
+SET old_secrets = CASE WHEN $4::interval > '0' THEN secret || ARRAY(
+        SELECT o.secret FROM unnest(old_secrets, old_until) WITH ORDINALITY AS o (secret, until, nth)
+        WHERE o.until > clock() ORDER BY o.nth LIMIT 3) ELSE '{}' END,
+    old_until = CASE WHEN $4::interval > '0' THEN clock() + $4 || ARRAY(
+        SELECT o.until FROM unnest(old_secrets, old_until) WITH ORDINALITY AS o (secret, until, nth)
+        WHERE o.until > clock() ORDER BY o.nth LIMIT 3) ELSE '{}' END,
     secret = $3, version = version + 1
 WHERE scope_id = $1 AND name = $2
 RETURNING *;

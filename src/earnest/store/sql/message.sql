@@ -72,8 +72,10 @@ FROM unnest($1::text[], $2::uuid[], $3::uuid[], $4::uuid[], $5::text[], $6::uuid
 WITH busy AS MATERIALIZED (
     SELECT * FROM unnest($5::uuid[], $6::text[], $7::int[]) AS b (sink_id, scope_id, under_way)
 ), pick AS MATERIALIZED (
-    SELECT d.scope_id, d.delivery_id, s.kind, s.address, s.secret,
-           CASE WHEN s.old_until > (SELECT clock()) THEN s.old_secret END AS old_secret
+    SELECT d.scope_id, d.delivery_id, s.kind, s.address,
+           s.secret || ARRAY(
+               SELECT o.secret FROM unnest(s.old_secrets, s.old_until) AS o (secret, until)
+               WHERE o.until > (SELECT clock())) AS secrets
     FROM sink s
     LEFT JOIN busy b USING (scope_id, sink_id)
     CROSS JOIN LATERAL (
@@ -90,7 +92,7 @@ UPDATE delivery d
 SET lease_token = $2, due_at = clock() + $1::interval, attempts = d.attempts + 1
 FROM pick p
 WHERE d.scope_id = p.scope_id AND d.delivery_id = p.delivery_id
-RETURNING d.*, p.kind, p.address, p.secret, p.old_secret;
+RETURNING d.*, p.kind, p.address, p.secrets;
 
 -- name: ack_delivery
 -- It arrived. $1 scope, $2 delivery, $3 the token it was taken under, $4 the answer's status.
@@ -189,10 +191,16 @@ WHERE scope_id = $1 AND sink_id = $2 AND ($3::int IS NULL OR version = $3)
 RETURNING *;
 
 -- name: rotate_sink_secret
--- $1 scope, $2 sink, $3 the new sealed secret, $4 how long the one before goes on signing, too.
+-- $1 scope, $2 sink, $3 the new sealed secret, $4 how long the one before goes on signing, too. Those
+-- of rotations before this one keep their time, so that one that is repeated takes none away; with
+-- no time at all, only the new one is good.
 UPDATE sink
-SET old_secret = CASE WHEN $4::interval > '0' THEN secret END,
-    old_until = CASE WHEN $4::interval > '0' THEN clock() + $4 END,
+SET old_secrets = CASE WHEN $4::interval > '0' THEN secret || ARRAY(
+        SELECT o.secret FROM unnest(old_secrets, old_until) WITH ORDINALITY AS o (secret, until, nth)
+        WHERE o.until > clock() ORDER BY o.nth LIMIT 3) ELSE '{}' END,
+    old_until = CASE WHEN $4::interval > '0' THEN clock() + $4 || ARRAY(
+        SELECT o.until FROM unnest(old_secrets, old_until) WITH ORDINALITY AS o (secret, until, nth)
+        WHERE o.until > clock() ORDER BY o.nth LIMIT 3) ELSE '{}' END,
     secret = $3, version = version + 1
 WHERE scope_id = $1 AND sink_id = $2 AND kind = 'webhook'
 RETURNING *;
