@@ -1,0 +1,2 @@
+-- Sweeps: what a provider did, compared with what is recorded.
+SELECT;

@@ -1,0 +1,2 @@
+-- Log lines: what a handler wrote for people, per attempt.
+SELECT;
