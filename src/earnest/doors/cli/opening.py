@@ -21,6 +21,7 @@ from earnest.doors.cli.loop import run_in_loop
 from earnest.doors.cli.parts import Parts, Shown, Told
 
 if TYPE_CHECKING:
+    from earnest.engine.process.actors import Actor
     from earnest.engine.process.engine import Engine
 
 T = TypeVar("T")
@@ -37,6 +38,13 @@ class Desk:
     scope: str
     principal: str
     shown: Shown
+
+    @property
+    def actor(self) -> Actor:
+        """Whoever opened the database itself; it may do everything in the scope."""
+        from earnest.engine.process.actors import local
+
+        return local(self.scope, self.principal)
 
 
 def at_desk(

@@ -9,14 +9,17 @@ import typer
 
 from earnest.doors.cli import (
     approvals,
+    audit,
     check,
     database_roles,
     doctor,
     events,
     migrate,
     operations,
+    principals,
     processes,
     runs,
+    scopes,
     simulate,
     tokens,
 )
@@ -65,8 +68,11 @@ def build(more: Sequence[AddCommands] = ()) -> typer.Typer:
         "runs": runs.commands,
         "operations": operations.commands,
         "approvals": approvals.commands,
+        "scopes": scopes.commands,
+        "principals": principals.commands,
         "tokens": tokens.commands,
         "roles": database_roles.commands,
+        "audit": audit.commands,
     }.items():
         program.add_typer(
             noun, name=name, callback=show_help_without_command, invoke_without_command=True

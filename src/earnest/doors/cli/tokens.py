@@ -1,17 +1,32 @@
-"""`earnest tokens`: who may come in through the API. A scope is made with its first token."""
+"""`earnest tokens`: by what people and programs come in through the API. A text is shown once."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import timedelta
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from earnest.doors.cli import screen
 from earnest.doors.cli.opening import Desk, at_desk
-from earnest.doors.cli.options import DatabaseUrl, Home, Json, Scope, told
+from earnest.doors.cli.options import DatabaseUrl, Home, Json, Limit, Scope, told
+
+if TYPE_CHECKING:
+    from earnest.domain.access import Token
+    from earnest.engine.process.tokens import Issued
 
 commands = typer.Typer(help="Tokens: who may come in through the API.")
+
+Given = Annotated[
+    str,
+    typer.Argument(metavar="TOKEN", help="The token, or its id: what follows `ern_`."),
+]
+Days = Annotated[
+    float | None,
+    typer.Option("--days", min=0, help="How long it is good; until revoked if not given."),
+]
+_COLUMNS = ("id", "principal", "roles", "name", "created", "expires", "revoked", "used on")
 
 
 @commands.command()
@@ -19,13 +34,17 @@ def issue(
     context: typer.Context,
     principal: Annotated[str, typer.Argument(help="Who shall hold the token.")],
     role: Annotated[
-        list[str],
-        typer.Option("--role", help="member, approver, operator or admin; may be repeated."),
-    ],
-    days: Annotated[
-        float | None,
-        typer.Option("--days", min=0, help="How long it is good; until revoked if not given."),
+        list[str] | None,
+        typer.Option(
+            "--role",
+            help="member, approver, operator or admin; may be repeated. Makes the principal, or "
+            "gives it exactly these; not needed for one that is there.",
+        ),
     ] = None,
+    name: Annotated[
+        str | None, typer.Option("--name", help="What the token is for, such as a program's name.")
+    ] = None,
+    days: Days = None,
     new_scope: Annotated[
         bool, typer.Option("--new-scope", help="Make the scope if it is not there.")
     ] = False,
@@ -34,41 +53,125 @@ def issue(
     scope: Scope = None,
     as_json: Json = False,
 ) -> None:
-    """Give a principal these roles and a new token. The token is shown once."""
+    """Give a principal a new token. It is shown once."""
     good_for = None if days is None else timedelta(days=days)
 
     async def act(desk: Desk) -> None:
+        from earnest.domain.access import NewToken
         from earnest.engine.process import principals, tokens
 
-        await principals.ensure_principal(desk.engine, desk.scope, principal, role)
-        token = await tokens.issue_token(desk.engine, desk.scope, principal, good_for=good_for)
-        if as_json:
-            screen.print_json({"scope": desk.scope, "principal": principal, "token": token})
-        else:
-            typer.echo(token)
+        if role:
+            await principals.ensure_principal(
+                desk.engine, desk.scope, principal, role, by=desk.actor
+            )
+        new = NewToken(principal, name, good_for)
+        _tell(desk, await tokens.issue(desk.engine, desk.actor, new), as_json)
 
     at_desk(context, told(home, database_url, None), scope, act, makes_scope=new_scope)
+
+
+@commands.command("list")
+def list_tokens(
+    context: typer.Context,
+    principal: Annotated[
+        str | None, typer.Option("--principal", help="Only those of this one.")
+    ] = None,
+    live: Annotated[
+        bool, typer.Option("--live", help="Only those that open something now.")
+    ] = False,
+    limit: Limit = 50,
+    home: Home = None,
+    database_url: DatabaseUrl = None,
+    scope: Scope = None,
+    as_json: Json = False,
+) -> None:
+    """List the scope's tokens, newest first; never their texts."""
+
+    async def act(desk: Desk) -> None:
+        from earnest.engine.process import tokens
+
+        found = await tokens.list_tokens(desk.engine, desk.actor, principal, None, limit, live=live)
+        if as_json:
+            screen.print_json({"items": [desk.shown.show_token(one) for one in found]})
+        else:
+            screen.print_table(_COLUMNS, [_row(one) for one in found])
+
+    at_desk(context, told(home, database_url, None), scope, act)
+
+
+@commands.command()
+def rotate(
+    context: typer.Context,
+    token: Given,
+    overlap: Annotated[
+        int,
+        typer.Option(
+            "--overlap", min=0, metavar="SECONDS", help="How long the old one stays good."
+        ),
+    ] = 600,
+    home: Home = None,
+    database_url: DatabaseUrl = None,
+    scope: Scope = None,
+    as_json: Json = False,
+) -> None:
+    """Replace a token's secret: the new token is shown once, and the old one ends after the
+    overlap. Idempotency keys belong to the principal and stay good."""
+
+    async def act(desk: Desk) -> None:
+        from earnest.engine.process import tokens
+
+        rotation = tokens.Rotation(timedelta(seconds=overlap))
+        made = await tokens.rotate(desk.engine, desk.actor, _id_of(token), rotation)
+        _tell(desk, made, as_json)
+
+    at_desk(context, told(home, database_url, None), scope, act)
 
 
 @commands.command()
 def revoke(
     context: typer.Context,
-    token: Annotated[str, typer.Argument(help="The token, or its id: what follows `ern_`.")],
+    token: Given,
     home: Home = None,
     database_url: DatabaseUrl = None,
     scope: Scope = None,
     as_json: Json = False,
 ) -> None:
     """Take a token's power away. Harmless when repeated."""
-    token_id = token.removeprefix("ern_").partition("_")[0]
+    token_id = _id_of(token)
 
     async def act(desk: Desk) -> None:
         from earnest.engine.process import tokens
 
-        await tokens.revoke_token(desk.engine, desk.scope, token_id)
+        await tokens.revoke(desk.engine, desk.actor, token_id)
         if as_json:
             screen.print_json({"scope": desk.scope, "revoked": token_id})
         else:
             screen.say(f"token {screen.plain(token_id)} is revoked")
 
     at_desk(context, told(home, database_url, None), scope, act)
+
+
+def _id_of(token: str) -> str:
+    return token.removeprefix("ern_").partition("_")[0]
+
+
+def _tell(desk: Desk, made: Issued, as_json: bool) -> None:
+    if not as_json:
+        typer.echo(made.text)
+        return
+    shown: Mapping[str, Any] = desk.shown.show_token(made.token)
+    named = {"scope": desk.scope, "principal": made.token.principal_id}
+    screen.print_json({**shown, **named, "token": made.text})
+
+
+def _row(one: Token) -> tuple[object, ...]:
+    return (
+        one.token_id,
+        one.principal_id,
+        " ".join(one.roles),
+        one.name,
+        one.created_at,
+        one.expires_at,
+        one.revoked_at,
+        one.used_on,
+    )
