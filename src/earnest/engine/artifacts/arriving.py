@@ -54,6 +54,7 @@ class Arrival:
         try:
             await place_of(self._engine).write(self.key, self._signed(pieces))
         except StorageUnavailable as error:
+            await self._sign()  # what was given up is taken away under its writer's hands
             log.error("artifacts.unavailable", error=error.detail)
             raise
         reach("write.after")
@@ -68,7 +69,9 @@ class Arrival:
         """A sign of life, if the last one was some time ago. Raises `Conflict`."""
         if time.monotonic() - self._signed_at < _SIGN_EVERY:
             return
+        await self._sign()
 
+    async def _sign(self) -> None:
         async def work(tx: Tx) -> bool:
             return await artifacts.keep_arriving(tx, self.key, ALIVE)
 
