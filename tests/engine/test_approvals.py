@@ -298,6 +298,35 @@ async def test_a_call_that_was_not_sent_is_made_again_under_the_same_decision(
     assert (len(provider.done), len(await all_asked(bench, run_id))) == (1, 1)
 
 
+@pytest.mark.parametrize("was", ["reserved", "not sent"])
+async def test_code_that_asks_for_an_approval_of_what_was_reserved_without_is_held_to_it(
+    make_bench: MakeBench, clock: ManualClock, was: str
+) -> None:
+    """P11: begin verifies it, as if it had been asked for from the start."""
+    provider = Provider()
+
+    async def handler(ctx: Context) -> Any:
+        approval = ctx.approve() if ctx.attempt > 1 else None
+        return await ctx.operation("pay", Hold, Order(number=17), approval=approval)
+
+    async def breaks(order: Order) -> None:
+        provider.on_prepare = None
+        raise RuntimeError("the first attempt fails, as asked")
+
+    if was == "reserved":
+        provider.on_prepare = breaks
+    else:
+        provider.is_not_reached()
+    bench = make_bench(paying(work(handler), provider))
+    run_id = (await bench.done("work")).run_id
+    found = await asked(bench, run_id)
+    await decide(bench, found, "approve")
+    await bench.drain()
+    operation = await bench.operation(run_id)
+    assert (operation.state, operation.approval_id) == ("submitted", found.approval_id)
+    assert len(provider.done) == 1
+
+
 async def test_the_time_to_decide_does_not_limit_sending(
     make_bench: MakeBench, clock: ManualClock
 ) -> None:

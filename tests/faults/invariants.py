@@ -32,6 +32,7 @@ class Tables:
     events: Rows
     operations: Rows
     moves: Rows
+    approvals: Rows
 
 
 async def read_tables(database: Database, scope: str) -> Tables:
@@ -41,6 +42,7 @@ async def read_tables(database: Database, scope: str) -> Tables:
         "event": "run_id, seq",
         "operation": "operation_id",
         "operation_move": "operation_id, version",
+        "approval": "run_id, approval_id",
     }
     async with database.connection() as tx:
         found = [
@@ -52,7 +54,7 @@ async def read_tables(database: Database, scope: str) -> Tables:
 
 def violations(tables: Tables) -> list[str]:
     """Everything that is wrong, in words."""
-    checks = (_counts, _sequences, _statuses, _attempts, _moves)
+    checks = (_counts, _approvals, _sequences, _statuses, _attempts, _moves)
     return [line for check in checks for line in check(tables)]
 
 
@@ -73,6 +75,26 @@ def _counts(tables: Tables) -> Iterator[str]:
             yield f"run {row['run_id']} is {row['status']} with reserved operations"
         if row["status"] == "succeeded" and doubts:
             yield f"run {row['run_id']} succeeded with {doubts} operations in doubt (P3)"
+
+
+def _approvals(tables: Tables) -> Iterator[str]:
+    """What waits for a decision is counted, belongs to a run that can go on, and nothing was begun
+    but under an approval of exactly that (P11)."""
+    pending = Counter(row["run_id"] for row in tables.approvals if row["status"] == "pending")
+    for row in tables.executions:
+        if row["undecided"] != pending[row["run_id"]]:
+            yield f"run {row['run_id']} counts {row['undecided']}, not {pending[row['run_id']]}"
+        if row["status"] in FINAL and pending[row["run_id"]]:
+            yield f"run {row['run_id']} is {row['status']} and still asks for a decision"
+    approved = {
+        (row["operation_id"], row["effect"], row["digest"])
+        for row in tables.approvals
+        if row["status"] == "approved"
+    }
+    for one in tables.operations:
+        this = (one["operation_id"], one["kind"], one["digest"])
+        if one["approval_id"] is not None and one["send_count"] and this not in approved:
+            yield f"operation {one['operation_id']} was begun without its approval"
 
 
 def _sequences(tables: Tables) -> Iterator[str]:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from earnest.domain import ids
+from earnest.domain import canonical, ids
 from earnest.store.database import Record
 from tests.faults.driving import Play
 from tests.faults.invariants import (
@@ -49,12 +49,14 @@ class Verdict:
 
 @dataclass(frozen=True)
 class _Evidence:
-    """Everything that is known afterwards. `deeds` counts refunds at the bank by operation id."""
+    """Everything that is known afterwards. `deeds` counts refunds at the bank by operation id,
+    `requests` are what it was sent for them."""
 
     plan: Plan
     tables: Tables
     asked: dict[uuid.UUID, Record]
     deeds: Counter[str]
+    requests: dict[str, list[Any]]
     book: dict[uuid.UUID, list[str]]
 
     def runs_of(self, key: str) -> list[uuid.UUID]:
@@ -79,7 +81,7 @@ async def judge(play: Play) -> Verdict:
         doubled=list(_doubled(evidence)),
         lost=list(_lost(evidence)),
         wrong=[line for planned in play.plan.runs for line in _wrong(evidence, planned)],
-        broken=[*violations(evidence.tables), *_broken(evidence)],
+        broken=[*violations(evidence.tables), *_broken(evidence), *_unapproved(evidence)],
     )
 
 
@@ -94,8 +96,12 @@ async def _gather(play: Play) -> _Evidence:
     for line in lines:
         book[line["operation_id"]].append(line["said"])
     truth = await asyncio.to_thread(play.stage.simulator.truth, "bank")
-    deeds = Counter(str(deed["operation_id"]) for deed in truth)
-    return _Evidence(play.plan, tables, {row["run_id"]: row for row in asked}, deeds, book)
+    requests: dict[str, list[Any]] = defaultdict(list)
+    for deed in truth:
+        requests[str(deed["operation_id"])].append(deed["request"])
+    deeds = Counter({shown: len(sent) for shown, sent in requests.items()})
+    by_run = {row["run_id"]: row for row in asked}
+    return _Evidence(play.plan, tables, by_run, deeds, requests, book)
 
 
 def _doubled(evidence: _Evidence) -> Iterator[str]:
@@ -169,6 +175,17 @@ def _broken(evidence: _Evidence) -> Iterator[str]:
         lines = evidence.book[operation["operation_id"]]
         if lines.count(_last_line(operation)) != 1 or lines[-1] != _last_line(operation):
             yield f"{shown} is {state}, and the app's book says {lines}"
+
+
+def _unapproved(evidence: _Evidence) -> Iterator[str]:
+    """What the bank was sent equals what was approved, by the digest of what came there (P11)."""
+    for approval in evidence.tables.approvals:
+        shown = ids.show("op", approval["operation_id"])
+        for request in evidence.requests[shown]:
+            sent = {name: value for name, value in request.items() if name != "operation_id"}
+            same = canonical.digest(canonical.encode(sent)) == approval["digest"]
+            if approval["status"] != "approved" or not same:
+                yield f"{shown} was sent {sent} under {dict(approval)}"
 
 
 def _last_line(operation: Record) -> str:

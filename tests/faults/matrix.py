@@ -24,13 +24,13 @@ OCCURRENCES: tuple[Occurrence, ...] = ("first", "later")
 
 # Asked for by a client, which then is the one that dies. A resolution is a worker's where the
 # bank can be asked; children are submitted by workers.
-OF_THE_DOOR = frozenset({"submit", "cancel", "signal", "retry", "resolve"})
+OF_THE_DOOR = frozenset({"submit", "cancel", "signal", "decide", "retry", "resolve"})
 # Nobody can ask the opaque bank.
 NEVER = frozenset({("look_up", "opaque")})
 # How often a plan passes a point for certain, where that is not often.
 MOST_PASSINGS = {
-    "cancel": 3, "retry": 2, "signal": 2, "resolve": 2, "expire": 2, "doubt": 2, "release": 2,
-    "reap": 2, "look_up": 2, "renew": 3, "wake": 2, "record": 4, "submit": 2,
+    "cancel": 3, "retry": 2, "signal": 2, "decide": 3, "resolve": 2, "expire": 2, "doubt": 2,
+    "release": 2, "reap": 2, "look_up": 2, "renew": 3, "wake": 2, "record": 4, "submit": 2,
     "emit": 2, "step": 4,
 }  # fmt: skip
 OFTEN = 5

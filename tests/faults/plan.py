@@ -52,6 +52,7 @@ class Plan:
 def make_plan(bank: Bank, name: str, random_: random.Random) -> Plan:
     """`name` is unlike any other plan's; orders are told apart by it at the bank."""
     runs = [*_paid(bank, name), *_refused(bank, name), *_asked_to_end(), *_others(random_)]
+    runs += _put_to_people(bank, name)
     if bank == "opaque":
         runs += _abandoned(name)
     if bank == "keyed":
@@ -92,6 +93,23 @@ def _refused(bank: Bank, name: str) -> Iterator[Planned]:
             retried=True,
             person_decides=True,
         )
+
+
+def _put_to_people(bank: Bank, name: str) -> Iterator[Planned]:
+    """Refunds about which somebody says yes, no, or nothing in time."""
+    for key, decision in (("yes-1", "approve"), ("yes-2", "approve"), ("no", "reject")):
+        yes = decision == "approve"
+        yield Planned(
+            key,
+            "approved",
+            {"order_id": f"{name}-{key}", "bank": bank},
+            status="succeeded" if yes else "failed",
+            codes=() if yes else ("approval_rejected",),
+            refunds=1 if yes else 0,
+            asks=(("decide", frozenset({"waiting"}), decision),),
+        )
+    order = {"order_id": f"{name}-undecided", "bank": bank}
+    yield Planned("undecided", "undecided", order, status="failed", codes=("approval_expired",))
 
 
 def _asked_to_end() -> Iterator[Planned]:

@@ -9,22 +9,26 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from earnest.domain import ids
+from earnest.domain.approval import Decision
 from earnest.domain.errors import Conflict, StaleVersion
 from earnest.domain.operation import OperationState
+from earnest.engine.approvals import deciding
 from earnest.engine.operations import reconciling
 from earnest.engine.operations.reconciling import Verdict
+from earnest.engine.process.actors import Actor
 from earnest.engine.process.engine import Engine
 from earnest.engine.runs import cancelling, retrying, signalling, submitting
 from earnest.engine.runs.submitting import Request
-from earnest.store import operations
+from earnest.store import approvals, operations
 from earnest.testing.simulator import Simulator
 
 PRINCIPAL = "person"
 
 
 class Verb(NamedTuple):
-    """`name` is submit, cancel, signal, retry or resolve; `subject` the key of a run to submit, or
-    the id of a run or an operation; `detail` the kind and input, or the signal's payload."""
+    """`name` is submit, cancel, signal, decide, retry or resolve; `subject` the key of a run to
+    submit, or the id of a run or an operation; `detail` the kind and input, the signal's payload,
+    or the decision about what the run has put to people."""
 
     name: str
     subject: str
@@ -75,6 +79,19 @@ async def _signal(caller: Caller, verb: Verb) -> bool:
     return True
 
 
+async def _decide(caller: Caller, verb: Verb) -> bool:
+    """About what stands there; asked again by whoever does not know whether it was done."""
+    run_id = uuid.UUID(verb.subject)
+    async with caller.engine.database.connection() as tx:
+        (found,) = await approvals.of_run(tx, caller.scope, run_id)
+    actor = Actor(caller.scope, PRINCIPAL, frozenset({"approver"}))
+    verdict = deciding.Verdict(Decision(verb.detail), found.digest.hex())
+    await deciding.decide(
+        caller.engine, actor, found.approval_id, verdict, version=found.version, key=verb.subject
+    )
+    return True
+
+
 async def _retry(caller: Caller, verb: Verb) -> bool:
     key = f"retry of {verb.subject}"
     run_id = uuid.UUID(verb.subject)
@@ -106,6 +123,7 @@ _PERFORM = {
     "submit": _submit,
     "cancel": _cancel,
     "signal": _signal,
+    "decide": _decide,
     "retry": _retry,
     "resolve": _resolve,
 }

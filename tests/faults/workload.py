@@ -148,6 +148,8 @@ def make_app(simulator_url: str) -> App:
     app.run("refund", max_attempts=20, retry_first="50ms")(_refund)
     app.run("hurried", max_attempts=20, retry_first="50ms", timeout="200ms")(_refund)
     app.run("plain", max_attempts=20, retry_first="50ms")(_plain)
+    app.run("approved", max_attempts=20, retry_first="50ms")(_approved)
+    app.run("undecided", max_attempts=20, retry_first="50ms")(_undecided)
     app.run("signalled", max_attempts=20)(_signalled)
     app.run("parked", max_attempts=20)(_parked)
     app.run("expiring", max_attempts=20, deadline="500ms")(_parked)
@@ -201,6 +203,20 @@ async def _endless(ctx: Context, nothing: None) -> str:
 async def _refund(ctx: Context, order: Order) -> str:
     receipt = await ctx.operation("refund", REFUNDS[order.bank], Ask(order_id=order.order_id))
     return receipt.id
+
+
+async def _approved(ctx: Context, order: Order) -> str:
+    """Somebody decides about the refund first."""
+    receipt = await ctx.operation(
+        "refund", REFUNDS[order.bank], Ask(order_id=order.order_id), approval=ctx.approve()
+    )
+    return receipt.id
+
+
+async def _undecided(ctx: Context, order: Order) -> str:
+    terms = ctx.approve(expires_in="500ms")
+    await ctx.operation("refund", REFUNDS[order.bank], Ask(order_id=order.order_id), approval=terms)
+    return "decided"
 
 
 def _plain(ctx: PlainContext, order: Order) -> str:

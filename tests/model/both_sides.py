@@ -119,6 +119,12 @@ class BothSides(RuleBasedStateMachine):
         operations = list(self.reference.operations.values())
         return _of([one for one in operations if one.in_doubt and number % 8] or operations, number)
 
+    def approval_of(self, number: int) -> tuple[Run, str]:
+        """Any approval, by its run and name; mostly one that waits for a decision."""
+        found = [(run, name) for run in self.reference.runs.values() for name in run.approvals]
+        pending = [(run, name) for run, name in found if run.approvals[name].pending]
+        return _of(pending if pending and number % 4 else found, number)
+
     def new_receipt(self) -> int:
         self.receipts += 1
         self.world.provider.receipt = self.receipts

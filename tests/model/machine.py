@@ -20,11 +20,14 @@ from typing import Any, TypeVar
 import hypothesis.strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
-from earnest.domain import ids
+from earnest.domain import canonical, ids
+from earnest.domain.approval import Decision, Proposal
 from earnest.domain.run import RetryPolicy, Wait
+from earnest.engine.approvals import deciding
 from earnest.engine.attempts import parenting, reaping
 from earnest.engine.attempts.settling import Ending, Settled, Wish
 from earnest.engine.operations import intending, operating, reconciling
+from earnest.engine.process.actors import Actor
 from earnest.engine.runs import cancelling, leasing, retrying, signalling, submitting
 from earnest.store.executions import Claimed
 from earnest.store.statements import sql
@@ -287,7 +290,9 @@ class Model(BothSides):
     @precondition(lambda self: self.hands)
     @rule(
         number=pick,
-        kind=st.sampled_from(["time", "signal", "signal or time", "children", "children"]),
+        kind=st.sampled_from(
+            ["time", "signal", "signal or time", "children", "children", "approval", "approval"]
+        ),
         seconds=st.sampled_from([-1, 10, 100]),
         signal=st.integers(1, 2),
         loss=losses,
@@ -302,6 +307,9 @@ class Model(BothSides):
                 wait = Waiting("signal", name="go", number=signal)
             case "signal or time":
                 wait = Waiting("signal", until=until, name="go", number=signal)
+            case "approval":
+                # A time that is over already is none: then it may be decided as long as the run is.
+                wait = Waiting("approval", until if seconds > 0 else None, f"p{signal}")
             case _:
                 wait = self._children_of(hand)
         self._park(hand, wait, loss)
@@ -312,6 +320,9 @@ class Model(BothSides):
 
     def _park(self, hand: Hand, wait: Waiting, loss: int | None) -> None:
         waits = (Wait(wait.kind, wait.name, wait.number, wait.until, wait.run_ids),)
+        if wait.kind == "approval":
+            span = None if wait.until is None else wait.until - self.world.now
+            waits = (Wait("approval", name=wait.name, approval=_proposal(hand, wait.name, span)),)
         self._settle(hand, Ending(Wish.PARK, waits=waits), "park", (wait,), loss)
 
     def _settle(
@@ -524,6 +535,34 @@ class Model(BothSides):
         )
         same("signal", expected, real)
 
+    @precondition(lambda self: any(run.approvals for run in self.reference.runs.values()))
+    @rule(
+        number=pick,
+        decision=st.sampled_from(["approve", "reject"]),
+        same_digest=st.sampled_from([True] * 5 + [False]),
+        behind=st.sampled_from([0, 0, 0, 0, 1, None]),
+        loss=losses,
+    )
+    def decide(
+        self, number: int, decision: str, same_digest: bool, behind: int | None, loss: int | None
+    ) -> None:
+        """Somebody with the role decides, about what stands there or about something else."""
+        run, name = self.approval_of(number)
+        version = None if behind is None else run.approvals[name].version - behind
+        proposal = b"1" if same_digest else b"2"
+        verdict = deciding.Verdict(Decision(decision), canonical.digest(proposal).hex())
+        actor = Actor(self.scope, "bob", frozenset({"approver"}))
+        verb = deciding.decide(
+            self.worker(number).engine, actor, ids.approval_id(run.run_id, name), verdict,
+            version=version,
+        )  # fmt: skip
+        real, expected = self.both(
+            verb,
+            lambda _: self.reference.decide(run, name, decision, same_digest, version),
+            loss,
+        )
+        same("decide", expected, None if real is None else real.approval.status.value)
+
     def cancel(self, run: Run, loss: int | None) -> None:
         verb = cancelling.cancel(self.worker(0).engine, self.scope, run.run_id, "bob")
         real, expected = self.both(verb, lambda _: self.reference.cancel(run), loss)
@@ -552,10 +591,18 @@ def _id(real: submitting.Submitted | None) -> uuid.UUID:
     return uuid.uuid4() if real is None else real.run.run_id
 
 
+def _proposal(hand: Hand, name: str, span: timedelta | None) -> Proposal:
+    """The same one in every attempt."""
+    approval_id, data = ids.approval_id(hand.run_id, name), b"1"
+    return Proposal(
+        approval_id, name, data, canonical.digest(data), "approver", "alice", expires_in=span
+    )
+
+
 def _alone(hand: Hand) -> bool:
     """Whether an ending takes the single path, which comes after the group's."""
     run = hand.owner.run
-    return bool(run.parent or run.doubts or run.reserved)
+    return bool(run.parent or run.doubts or run.reserved or run.undecided)
 
 
 def _ending(wish: str) -> Ending:

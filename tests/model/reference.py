@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
+from tests.model.reference_approvals import DECIDED_AS, Approval
+
 if TYPE_CHECKING:
     from tests.model.reference_operations import Operation
 
@@ -56,7 +58,8 @@ class KindTerms:
 
 @dataclass(frozen=True)
 class Waiting:
-    """What a parked run waits for."""
+    """What a parked run waits for. A decision is asked for by `name`; `until` is when the time for
+    it is over, if it is asked for the first time."""
 
     kind: str
     until: datetime | None = None
@@ -93,6 +96,7 @@ class Run:
     signals: list[tuple[str, int]] = field(default_factory=list)
     operations: list[Operation] = field(default_factory=list)
     children: list[Run] = field(default_factory=list)
+    approvals: dict[str, Approval] = field(default_factory=dict)
 
     @property
     def final(self) -> bool:
@@ -105,6 +109,10 @@ class Run:
     @property
     def reserved(self) -> int:
         return sum(operation.state == "reserved" for operation in self.operations)
+
+    @property
+    def undecided(self) -> int:
+        return sum(approval.pending for approval in self.approvals.values())
 
     def tell(self, *events: str) -> None:
         self.events.extend(events)
@@ -345,15 +353,22 @@ class Runs:
         return run.status
 
     def _park(self, run: Run, waits: tuple[Waiting, ...]) -> str:
+        for wait in waits:
+            if wait.kind == "approval" and wait.name not in run.approvals:
+                run.approvals[wait.name] = Approval(wait.name, wait.until)
+                run.tell("approval.requested")
         run.tell("run.waiting")
         if any(self._is_there(run, wait) for wait in waits):
             return self._requeue(run, "parked", "run.woken")
         run.status, run.lease_until, run.attempts[-1] = "waiting", None, "parked"
         run.waits = waits
-        run.wake_at = min((wait.until for wait in waits if wait.until), default=None)
+        timed = [wait.until for wait in waits if wait.until and wait.kind != "approval"]
+        run.wake_at = min(timed, default=None)
         return run.status
 
     def _is_there(self, run: Run, wait: Waiting) -> bool:
+        if wait.kind == "approval":
+            return not run.approvals[wait.name].pending
         if wait.until is not None and wait.until <= self.now:
             return True
         if wait.kind == "signal":
@@ -370,6 +385,9 @@ class Runs:
 
     def finish(self, run: Run, status: str, outcome: str | None = None, *before: str) -> str:
         self.release_reserved(run)
+        for approval in run.approvals.values():
+            if approval.pending:
+                approval.becomes("cancelled")
         run.tell(*before, f"run.{status}")
         run.status, run.lease_until, run.waits, run.wake_at = status, None, (), None
         _close(run, outcome)
@@ -441,6 +459,32 @@ class Runs:
         ):
             self._requeue(run, None, "run.woken")
         return number
+
+    def decide(self, run: Run, name: str, decision: str, same: bool, version: int | None) -> str:
+        """The approval's status after it; a run that waits for it goes on."""
+        approval = run.approvals[name]
+        refusal = approval.refusal(decision, same, version, self.now)
+        if refusal is not None:
+            raise Said(refusal)
+        if approval.pending:
+            approval.becomes(DECIDED_AS[decision])
+            run.tell("approval.decided")
+            self._hear(run, name)
+        return approval.status
+
+    def expire_approvals(self) -> None:
+        for run in list(self.runs.values()):
+            over = [one for one in run.approvals.values() if one.pending and one.is_over(self.now)]
+            for approval in over:
+                approval.becomes("expired")
+            run.tell(*["approval.expired"] * len(over))
+            for approval in over:
+                self._hear(run, approval.name)
+
+    def _hear(self, run: Run, name: str) -> None:
+        waited = [wait for wait in run.waits if (wait.kind, wait.name) == ("approval", name)]
+        if run.status == "waiting" and waited:
+            self._requeue(run, None, "run.woken")
 
     def write_step(self, owner: Owner) -> None:
         run = self.owned(owner)

@@ -404,6 +404,7 @@ class Reference(Runs):
         """One round of the reaper."""
         self.wake_timed()
         self.expire()
+        self.expire_approvals()
         for run in sorted(self.lapsed(), key=lambda run: run.run_id.bytes):
             self.lose(run)
         for operation in self.overdue():

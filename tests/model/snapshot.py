@@ -17,6 +17,8 @@ from tests.model.reference_operations import Operation, Reference
 
 RUNS = """
 SELECT e.run_id, e.status, e.fence, e.failures, e.doubts, e.reserved, e.cancel_requested,
+       e.undecided, ARRAY(SELECT ARRAY[p.name, p.status, p.version::text] FROM approval p
+             WHERE p.scope_id = e.scope_id AND p.run_id = e.run_id ORDER BY name) AS approvals,
        e.last_seq, e.lease_until, e.due_at, e.ready, e.wake_at, e.owner_token, e.instance_id,
        ARRAY(SELECT v.type FROM event v WHERE v.scope_id = e.scope_id AND v.run_id = e.run_id
              ORDER BY seq) AS types,
@@ -59,6 +61,7 @@ def compare(reference: Reference, runs: Rows, operations: Rows) -> None:
 def _compare_run(run: Run, row: asyncpg.Record) -> None:
     run.due_at = _met(run.due_at, row["due_at"])
     queued = run.status == "queued"
+    approvals = sorted([one.name, one.status, str(one.version)] for one in run.approvals.values())
     _same(
         f"run {run.run_id}",
         {
@@ -70,6 +73,8 @@ def _compare_run(run: Run, row: asyncpg.Record) -> None:
             "failures": (run.failures, row["failures"]),
             "doubts": (run.doubts, row["doubts"]),
             "reserved": (run.reserved, row["reserved"]),
+            "undecided": (run.undecided, row["undecided"]),
+            "approvals": (approvals, row["approvals"]),
             "cancel_requested": (run.cancel_requested, row["cancel_requested"]),
             "lease": (run.lease_until, row["lease_until"]),
             "ready": (run.ready, row["ready"] if queued else run.ready),
@@ -174,6 +179,7 @@ def _check_path(row: asyncpg.Record) -> None:
     assert not succeeded_in_doubt, f"{shown} succeeded with {row['doubts']} in doubt"
     final = row["status"] in FINAL
     assert not (final and row["reserved"]), f"{shown} is {row['status']} and has reserved ones"
+    assert not (final and row["undecided"]), f"{shown} is {row['status']} and still asks"
 
 
 def _check_moves(operation_id: uuid.UUID, moves: list[list[str]]) -> None:

@@ -279,7 +279,7 @@ class LostReply:
 
 def _forget(scope_id: str) -> str:
     tables = (
-        "model_record operation_lookup operation_move finding operation signal step event "
+        "model_record approval operation_lookup operation_move finding operation signal step event "
         "past_attempt execution run"
     ).split()
     return "".join(

@@ -140,9 +140,9 @@ async def reserve_again(
     )  # fmt: skip
 
 
-async def need_approval(tx: Tx, operation: Operation, approval_id: uuid.UUID, note: Note) -> None:
-    """A reserved operation is not begun any more without it."""
-    await _move(tx, operation, OperationState.RESERVED, note, "need_approval", approval_id)
+async def need_approval(tx: Tx, operation: Operation, approval_id: uuid.UUID) -> None:
+    """A reserved operation is not begun any more without it. That is no move."""
+    await tx.execute(sql("need_approval"), operation.scope_id, operation.operation_id, approval_id)
 
 
 async def begin(

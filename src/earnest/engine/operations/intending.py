@@ -170,9 +170,7 @@ async def _need_approval(tx: Tx, intent: Intent, found: Operation) -> Operation:
     missing = intent.approval_id is not None and found.approval_id is None
     if missing and found.state is OperationState.RESERVED:
         assert intent.approval_id is not None, "told apart above"
-        locked = await _locked(tx, intent)
-        note = Note("need approval", "owner", intent.fence)
-        await operations.need_approval(tx, locked, intent.approval_id, note)
+        await operations.need_approval(tx, found, intent.approval_id)
         return await _locked(tx, intent)
     return found
 

@@ -50,11 +50,9 @@ WHERE scope_id = $1 AND operation_id = $2 AND version = $3 AND state = 'released
 RETURNING version;
 
 -- name: need_approval
--- A reserved operation needs an approval from now on. $1 scope, $2 operation, $3 version, $4 approval.
-UPDATE operation SET approval_id = $4, version = version + 1
-WHERE scope_id = $1 AND operation_id = $2 AND version = $3 AND state = 'reserved'
-  AND approval_id IS NULL
-RETURNING version;
+-- A reserved operation needs an approval from now on. $1 scope, $2 operation, $3 approval.
+UPDATE operation SET approval_id = $3
+WHERE scope_id = $1 AND operation_id = $2 AND state = 'reserved' AND approval_id IS NULL;
 
 -- name: begin_operation
 -- The last thing before the call, and `send again`: $1 scope, $2 operation, $3 version, $4 fence,
