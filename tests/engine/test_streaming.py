@@ -19,8 +19,9 @@ from earnest.domain.event import Event, NewEvent
 from earnest.engine.process.engine import Engine
 from earnest.engine.runs import submitting
 from earnest.engine.runs.submitting import Request
-from earnest.engine.streams import streaming
-from earnest.engine.streams.streaming import Frame, Hub, Watch
+from earnest.engine.streams import streaming, tails
+from earnest.engine.streams.streaming import Hub, Watch
+from earnest.engine.streams.tails import Frame
 from earnest.store import executions
 from earnest.store.database import Database
 
@@ -222,7 +223,7 @@ async def test_a_watcher_that_lags_is_served_from_the_table_without_a_gap(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """P9."""
-    monkeypatch.setattr(streaming, "KEPT_EVENTS", 4)
+    monkeypatch.setattr(tails, "KEPT_EVENTS", 4)
     run_id, hub = await world.run(), world.hub()
     prompt, late = world.watch(hub, run_id), world.watch(hub, run_id)
     await world.write(run_id, 30, rings=True)
@@ -268,10 +269,10 @@ async def test_a_tail_is_bounded_by_events_and_by_bytes(
     run_id, hub = await world.run(), world.hub()
     watcher = world.watch(hub, run_id)
     tail = watcher.watch._tail
-    await world.write(run_id, 2 * streaming.KEPT_EVENTS, rings=True)
-    await watcher.numbers(2 * streaming.KEPT_EVENTS)
-    assert len(tail.frames) == streaming.KEPT_EVENTS
-    monkeypatch.setattr(streaming, "KEPT_BYTES", 10_000)
+    await world.write(run_id, 2 * tails.KEPT_EVENTS, rings=True)
+    await watcher.numbers(2 * tails.KEPT_EVENTS)
+    assert len(tail.frames) == tails.KEPT_EVENTS
+    monkeypatch.setattr(tails, "KEPT_BYTES", 10_000)
     await world.write(run_id, 20, rings=True, size=1_000)
     await watcher.numbers(20)
     assert tail.size == sum(len(frame.data) for frame in tail.frames)
@@ -282,7 +283,7 @@ async def test_only_the_tails_that_grew_last_hold_events(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """P10."""
-    monkeypatch.setattr(streaming, "KEPT_TAILS", 2)
+    monkeypatch.setattr(tails, "KEPT_TAILS", 2)
     hub = world.hub()
     runs = [await world.run() for _ in range(4)]
     watchers = [world.watch(hub, run_id) for run_id in runs]

@@ -19,7 +19,7 @@ from earnest.engine.process import access, announcing, principals, tokens
 from earnest.engine.process.doorbells import Doorbells
 from earnest.engine.process.engine import Engine
 from earnest.engine.process.epoch import begin_epoch
-from earnest.engine.streams import feeding
+from earnest.engine.streams import feeding, tails
 from earnest.store import feed
 from tests.doors.streams.conftest import MakeStage
 from tests.doors.streams.reading import Item, Stream, connect
@@ -136,7 +136,7 @@ async def test_a_reader_that_lags_is_served_from_the_table(
     stage: Stage, opening: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """P9, P10: what the hub holds is bounded; nothing is lost with it."""
-    monkeypatch.setattr(feeding, "KEPT_EVENTS", 4)
+    monkeypatch.setattr(tails, "KEPT_EVENTS", 4)
     monkeypatch.setattr(feeding, "PAGE", 7)
     run = await stage.run()
     prompt, late = await opening(stage), await opening(stage, buffer=4096, limit=4096)
@@ -276,7 +276,7 @@ async def test_a_reader_whose_place_is_pruned_while_it_reads_is_told(
     stage: Stage, opening: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """P9: not in silence."""
-    monkeypatch.setattr(feeding, "KEPT_EVENTS", 1)
+    monkeypatch.setattr(tails, "KEPT_EVENTS", 1)
     run = await stage.run()
     slow = await opening(stage, buffer=4096, limit=4096)
     for _ in range(6):

@@ -73,7 +73,7 @@ async def stream_feed(visit: Visit, streams: Streams, cursor: str | None) -> Res
 
 
 @dataclass(slots=True, eq=False)
-class FeedReader(Reader):
+class FeedReader(Reader[FeedWatch, FeedPage]):
     """One reader of one feed: of the runs that `asked_by` asked for, or of all. `after` is the last
     position it was given; `resyncs`: that is not one to go on from."""
 
@@ -92,22 +92,16 @@ class FeedReader(Reader):
                 await self._resync(wire)
             else:
                 await wire.send(self.heartbeat())
-            while (ending := await self._turn(wire, watch)) is None:
-                pass
-            return ending
+            return await self.take_turns(wire, watch)
 
-    async def _turn(self, wire: Wire, watch: FeedWatch) -> Ending | None:
-        wire.flag.clear()  # before anything is looked at: what comes later sets it again
-        wire.require_reader()
+    def at_hand(self, watch: FeedWatch) -> FeedPage | None:
         self.head = watch.head
-        if (ending := await self.keep_time(wire)) is not None:
-            return ending
-        page = watch.at_hand(self.after)
-        if page is None:
-            async with self.turn() as is_mine:
-                if not is_mine:
-                    return None
-                page = await watch.page(self.after)
+        return watch.at_hand(self.after)
+
+    async def page(self, watch: FeedWatch) -> FeedPage:
+        return await watch.page(self.after)
+
+    async def take(self, wire: Wire, watch: FeedWatch, page: FeedPage) -> Ending | None:
         if page.broken:
             await self._resync(wire)
         elif page.frames:

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import accumulate, takewhile
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from pydantic import TypeAdapter
 
@@ -24,7 +24,7 @@ from earnest.doors.api.sse import Ending, Wire
 from earnest.doors.api.streams import Life, Streams
 from earnest.doors.api.visit import Visit
 from earnest.engine.process.epoch import POSITION_PATTERN
-from earnest.engine.streams.streaming import PAGE_BYTES, Frame
+from earnest.engine.streams.tails import PAGE_BYTES, Frame
 
 CHUNK_BYTES = PAGE_BYTES
 """About so much is sent at once: this and the server's own buffer are what a reader may hold."""
@@ -32,9 +32,14 @@ CHUNK_BYTES = PAGE_BYTES
 _CHECK_WITHIN = 5.0  # seconds: with a heartbeat and a send before it, the 30 that are promised
 
 
+WatchT = TypeVar("WatchT")
+PageT = TypeVar("PageT")
+
+
 @dataclass(slots=True, eq=False)
-class Reader(ABC):
-    """One reader of one stream, while the database leads one life."""
+class Reader(ABC, Generic[WatchT, PageT]):
+    """One reader of one stream, while the database leads one life. It takes turns: what is at hand
+    in its watch is sent, else what the table has, and then it rests."""
 
     visit: Visit
     streams: Streams
@@ -45,6 +50,18 @@ class Reader(ABC):
     @abstractmethod
     async def follow(self, wire: Wire) -> Ending:
         """Sends what the reader is to know, until there is a reason to end."""
+
+    @abstractmethod
+    def at_hand(self, watch: WatchT) -> PageT | None:
+        """What is known beyond what the reader was given; `None` when the table must be asked."""
+
+    @abstractmethod
+    async def page(self, watch: WatchT) -> PageT | None:
+        """The next of it from the table; `None` when there is nothing to be sent of it."""
+
+    @abstractmethod
+    async def take(self, wire: Wire, watch: WatchT, page: PageT) -> Ending | None:
+        """Sends it, or rests where there is nothing to send; an ending if that was all."""
 
     @abstractmethod
     def require_sees(self) -> Ending | None:
@@ -70,6 +87,23 @@ class Reader(ABC):
             if problems.is_busy(error):
                 return Ending.BUSY
             raise
+
+    async def take_turns(self, wire: Wire, watch: WatchT) -> Ending:
+        """Until there is a reason to end."""
+        while (ending := await self._turn(wire, watch)) is None:
+            pass
+        return ending
+
+    async def _turn(self, wire: Wire, watch: WatchT) -> Ending | None:
+        wire.flag.clear()  # before anything is looked at: what comes later sets it again
+        wire.require_reader()
+        page = self.at_hand(watch)
+        if (ending := await self.keep_time(wire)) is not None:
+            return ending
+        if page is None:
+            async with self.turn() as is_mine:
+                page = await self.page(watch) if is_mine else None
+        return None if page is None else await self.take(wire, watch, page)
 
     async def keep_time(self, wire: Wire) -> Ending | None:
         """To be called before each piece that is sent."""

@@ -26,7 +26,8 @@ from earnest.doors.api.streams import Streams, show_position
 from earnest.doors.api.visit import Visit
 from earnest.engine.process.epoch import Position, read_position
 from earnest.engine.runs import reading
-from earnest.engine.streams.streaming import Frame, Watch
+from earnest.engine.streams.streaming import Watch
+from earnest.engine.streams.tails import Frame
 from earnest.store import visible
 
 _CONTROLS = {
@@ -68,7 +69,7 @@ def first_kept(oldest: int | None, run: Run) -> int:
 
 
 @dataclass(slots=True, eq=False)
-class RunReader(Reader):
+class RunReader(Reader[Watch, list[Frame]]):
     """One reader of one run. `after` is the last event it was given; `resyncs`: that is not one of
     this life of the database. `head` is the newest event that is known here."""
 
@@ -85,25 +86,19 @@ class RunReader(Reader):
             await wire.send(sse.retry())
             if self.resyncs:
                 await self._resync(wire, watch)
-            while (ending := await self._turn(wire, watch)) is None:
-                pass
-            return ending
+            return await self.take_turns(wire, watch)
 
-    async def _turn(self, wire: Wire, watch: Watch) -> Ending | None:
-        wire.flag.clear()  # before anything is looked at: what comes later sets it again
-        wire.require_reader()
+    def at_hand(self, watch: Watch) -> list[Frame] | None:
         self.head = watch.head
-        if (ending := await self.keep_time(wire)) is not None:
-            return ending
-        frames = watch.at_hand(self.after)
-        if frames is None:
-            async with self.turn() as is_mine:
-                if not is_mine:
-                    return None
-                frames = await watch.page(self.after, self.visit.actor.sees_only())
-        if frames and frames[-1].seq == self.after + len(frames):
-            await self._deliver(wire, frames)
-        elif frames or watch.head > self.after:
+        return watch.at_hand(self.after)
+
+    async def page(self, watch: Watch) -> list[Frame]:
+        return await watch.page(self.after, self.visit.actor.sees_only())
+
+    async def take(self, wire: Wire, watch: Watch, page: list[Frame]) -> Ending | None:
+        if page and page[-1].seq == self.after + len(page):
+            await self._deliver(wire, page)
+        elif page or watch.head > self.after:
             await self._resync(wire, watch)
         elif self.ended:
             return Ending.FINAL

@@ -28,7 +28,7 @@ from earnest.doors.api.streams import Streams
 from earnest.doors.api.visit import Visit
 from earnest.engine.process.logs import get_logger
 from earnest.engine.runs import reading
-from earnest.engine.streams.streaming import Frame
+from earnest.engine.streams.tails import Frame
 from earnest.engine.streams.text_streaming import TextWatch
 from earnest.store import texts
 
@@ -99,7 +99,7 @@ async def stream_text(visit: Visit, streams: Streams, run_id: str, after: int) -
 
 
 @dataclass(slots=True, eq=False)
-class TextReader(Reader):
+class TextReader(Reader[TextWatch, list[Frame]]):
     """One reader of one run's text. `after` is the sequence of the last piece it was given,
     `standing` how the run stood when it came."""
 
@@ -140,26 +140,21 @@ class TextReader(Reader):
                 await self._begin_anew(wire)
             if not self.standing.final:
                 await self._show(wire, self.standing)
-            while (ending := await self._turn(wire, watch)) is None:
-                pass
-            return ending
+            return await self.take_turns(wire, watch)
 
-    async def _turn(self, wire: Wire, watch: TextWatch) -> Ending | None:
-        wire.flag.clear()  # before anything is looked at: what comes later sets it again
-        wire.require_reader()
-        if (ending := await self.keep_time(wire)) is not None:
-            return ending
-        standing, frames = watch.standing, watch.at_hand(self.after)
-        if frames is None:
-            async with self.turn() as is_mine:
-                if not is_mine:
-                    return None
-                frames = await watch.page(self.after, self.visit.actor.sees_only())
-            if not frames:
-                self.after = watch.head  # it is not kept any more; the end of the run tells all
-                return None
-        if frames:
-            await self._deliver(wire, frames)
+    def at_hand(self, watch: TextWatch) -> list[Frame] | None:
+        return watch.at_hand(self.after)
+
+    async def page(self, watch: TextWatch) -> list[Frame] | None:
+        frames = await watch.page(self.after, self.visit.actor.sees_only())
+        if not frames:
+            self.after = watch.head  # it is not kept any more; the end of the run tells all
+        return frames or None
+
+    async def take(self, wire: Wire, watch: TextWatch, page: list[Frame]) -> Ending | None:
+        standing = watch.standing
+        if page:
+            await self._deliver(wire, page)
         elif standing.told != self.told:
             await self._show(wire, standing)
         elif standing.final and self.after >= standing.last_sequence:

@@ -1,44 +1,27 @@
 """Feeding: one hub per process tells the feeds of scopes to however many people watch.
 
-As `streaming` does for runs: a watcher has nothing but a position, what is new is read and encoded
-once for all who see the same (an operator the scope's runs, a member its own), and what the hub
-does not hold any more is read from the table. Who sees what is decided in the query.
+What a watcher sees and what the hub holds of it is told in `tails`; those who see the same (an
+operator the scope's runs, a member its own) share a tail. Who sees what is decided in the query.
 
-Before it looks, the hub has the feed caught up. Bells say when; without any it looks all the same,
-every `poll`. A hub that nobody watches does nothing.
+Before it looks, the hub has the feed caught up.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from itertools import accumulate, takewhile
 
-import asyncpg
-
-from earnest.domain.errors import EarnestError
 from earnest.domain.event import Event
 from earnest.engine.process.doorbells import Moved
 from earnest.engine.process.engine import Engine
 from earnest.engine.process.logs import get_logger
 from earnest.engine.streams.sequencing import Sequencer
-from earnest.engine.streams.streaming import (
-    KEPT_BYTES,
-    KEPT_EVENTS,
-    KEPT_TAILS,
-    LOOKED_AT_ONCE,
-    PAGE,
-    PAGE_BYTES,
-    PAUSE,
-    Frame,
-)
+from earnest.engine.streams.tails import LOOKED_AT_ONCE, PAGE, PAGE_BYTES, Frame, Tail, TailHub
 from earnest.store import feed
-from earnest.store.database import LOST
 from earnest.store.feed import Bounds, Fed, Page, Place
 
 log = get_logger("earnest.feeding")
@@ -52,148 +35,68 @@ Key = tuple[str, str | None]
 Encode = Callable[[int, Event], bytes]
 
 
-@dataclass(slots=True, eq=False)
-class Tail:
-    """The newest part of what is seen of one feed: everything after `floor` up to `head`, which are
-    positions of the scope. Between two frames others' events may lie."""
-
-    key: Key
-    head: int
-    floor: int
-    frames: deque[Frame] = field(default_factory=deque)
-    size: int = 0
-    flags: set[asyncio.Event] = field(default_factory=set)
-
-    def grow(self, frames: Sequence[Frame], head: int) -> None:
-        """Takes what comes next, up to the position `head`."""
-        self.frames.extend(frames)
-        self.size += sum(len(frame.data) for frame in frames)
-        self.head = head
-        while len(self.frames) > KEPT_EVENTS or self.size > KEPT_BYTES:
-            dropped = self.frames.popleft()
-            self.size -= len(dropped.data)
-            self.floor = dropped.seq
-
-    def after(self, position: int) -> list[Frame] | None:
-        """What comes after a position; `None` when the tail does not reach back that far."""
-        if position < self.floor:
-            return None
-        newer = takewhile(lambda frame: frame.seq > position, reversed(self.frames))
-        return list(newer)[::-1]
-
-    def empty(self) -> None:
-        self.frames.clear()
-        self.size, self.floor = 0, self.head
-
-    def wake(self) -> None:
-        for flag in self.flags:
-            flag.set()
+FeedTail = Tail[Key]
+"""Its places are positions of the scope; between two frames others' events may lie."""
 
 
-class FeedHub:
+class FeedHub(TailHub[Key, FeedTail]):
     """Feeds the watchers of one process. `encode` gives an event at its position the bytes that are
-    sent; `poll` is how often it is looked without a bell."""
+    sent."""
 
     def __init__(
         self, engine: Engine, encode: Encode, *, poll: timedelta = timedelta(seconds=1)
     ) -> None:
+        super().__init__(engine, poll)
         self.sequencer = Sequencer(engine)
-        self._engine = engine
         self._encode = encode
-        self._poll = poll.total_seconds()
-        self._tails: dict[Key, Tail] = {}
-        # Tails that hold events, the one that grew last at the end.
-        self._warm: dict[Key, Tail] = {}
-        self._bell = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
 
     @contextmanager
     def watch(self, key: Key, bounds: Bounds, flag: asyncio.Event) -> Iterator[FeedWatch]:
         """Watches a feed that was just read to be as `bounds` says: whenever there is more, `flag`
         is set."""
-        tail = self._tails.get(key)
-        if tail is None:
-            tail = self._tails[key] = Tail(key, bounds.head, bounds.head)
-        tail.flags.add(flag)
-        # What came since the caller looked has rung for nobody.
-        self._bell.set()
-        if self._task is None or self._task.done():
-            self._task = asyncio.create_task(self._run())
-        try:
+        with self._watched(FeedTail(key, bounds.head), flag) as tail:
             yield FeedWatch(self._engine, self._encode, tail)
-        finally:
-            tail.flags.discard(flag)
-            if not tail.flags:
-                self._forget(tail)
-
-    def _forget(self, tail: Tail) -> None:
-        del self._tails[tail.key]
-        self._warm.pop(tail.key, None)
-        if not self._tails:
-            self._bell.set()
 
     # ---- looking ---------------------------------------------------------------------------
 
     def _heard(self, _: Moved) -> None:
         self._bell.set()
 
-    async def _run(self) -> None:
-        stop_hearing = self._engine.bells.watch_moves(self._heard)
-        try:
-            while self._tails:
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(self._poll):
-                        await self._bell.wait()
-                self._bell.clear()
-                await self._look_or_pause()
-                await asyncio.sleep(PACE)
-        finally:
-            stop_hearing()
+    async def _until_due(self) -> None:
+        await self._until_rung(asyncio.get_running_loop().time() + self._poll)
+        self._bell.clear()
 
     async def _look_or_pause(self) -> None:
-        """What could not be looked at now is found by the next look."""
-        try:
-            await self.sequencer.catch_up(self._poll)
-            await self._look()
-        except (EarnestError, asyncpg.PostgresError, *LOST) as error:
-            log.warning("feed.read_failed", error=str(error))
-            await asyncio.sleep(PAUSE)
-        except Exception:
-            # A hub that ends would leave all its watchers in silence.
-            log.exception("feed.broken")
-            await asyncio.sleep(PAUSE)
+        await super()._look_or_pause()
+        await asyncio.sleep(PACE)
 
     async def _look(self) -> None:
-        """Reads what is new: of all who watch, while these are few, else of scopes that have
-        grown."""
+        """Of all who watch, while these are few, else of scopes that have grown."""
+        await self.sequencer.catch_up(self._poll)
         tails = list(self._tails.values())
         if len(tails) > LOOKED_AT_ONCE:
             tails = await self._behind(tails)
         for start in range(0, len(tails), LOOKED_AT_ONCE):
             await self._read(tails[start : start + LOOKED_AT_ONCE])
 
-    async def _behind(self, tails: list[Tail]) -> list[Tail]:
+    async def _behind(self, tails: list[FeedTail]) -> list[FeedTail]:
         scopes = sorted({tail.key[0] for tail in tails})
         bounds = await feed.bounds(self._engine.database, scopes)
         return [tail for tail in tails if tail.head < bounds[tail.key[0]].head]
 
-    async def _read(self, tails: list[Tail]) -> None:
+    async def _read(self, tails: list[FeedTail]) -> None:
         places = [Place(*tail.key, tail.head) for tail in tails]
         pages = await feed.after(self._engine.database, places, PAGE)
         for tail, page in zip(tails, pages, strict=True):
             if self._tails.get(tail.key) is tail and tail.head < page.bounds.head:
                 self._grow(tail, page)
 
-    def _grow(self, tail: Tail, page: Page) -> None:
+    def _grow(self, tail: FeedTail, page: Page) -> None:
         tail.grow(_encoded(self._encode, page.fed), _reached(page, PAGE))
         if any(fed.event is None for fed in page.fed):
             # Some are gone: the watchers are to find that out from the table.
             tail.empty()
-        tail.wake()
-        self._warm.pop(tail.key, None)
-        self._warm[tail.key] = tail
-        if len(self._warm) > KEPT_TAILS:
-            self._warm.pop(next(iter(self._warm))).empty()
+        self._grew(tail)
         if len(page.fed) == PAGE:
             self._bell.set()
 
@@ -227,7 +130,7 @@ class FeedWatch:
 
     _engine: Engine
     _encode: Encode
-    _tail: Tail
+    _tail: FeedTail
 
     @property
     def key(self) -> Key:

@@ -16,7 +16,8 @@ from datetime import timedelta
 
 from earnest.domain.text import Standing, TextDelta
 from earnest.engine.process.engine import Engine
-from earnest.engine.streams.streaming import PAGE, PAGE_BYTES, Frame, Key, Tail, TailHub
+from earnest.engine.streams.streaming import Key, RunHub, RunTail
+from earnest.engine.streams.tails import PAGE, PAGE_BYTES, Frame
 from earnest.store import texts
 from earnest.store.visible import Sight
 
@@ -24,7 +25,7 @@ Encode = Callable[[TextDelta], bytes]
 
 
 @dataclass(slots=True, eq=False)
-class TextTail(Tail):
+class TextTail(RunTail):
     """The newest text of one watched run, and how the run stands."""
 
     standing: Standing = field(kw_only=True)
@@ -36,7 +37,7 @@ class TextTail(Tail):
             self.wake()
 
 
-class TextHub(TailHub[TextTail]):
+class TextHub(RunHub[TextTail]):
     """Feeds the watchers of one process with the text of runs. `encode` gives a delta the bytes
     that are sent."""
 
