@@ -358,3 +358,83 @@ async def test_alone_on_a_server_every_lease_of_an_earlier_life_is_void_at_once(
     assert await starting.worker._reaper.recover(alone=False) == 0
     assert await starting.worker._reaper.recover(alone=True) == 1
     assert await starting.status(run_id) == "queued"
+
+
+async def test_runs_that_cannot_be_moved_do_not_hold_up_the_others_however_many_they_are(
+    make_bench: MakeBench, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P23: what could not be moved is put aside until all others had their turn."""
+    monkeypatch.setattr(reaping, "BATCH", 3)
+    bench = make_bench(work(nothing))
+    runs = sorted([await bench.submit("work") for _ in range(8)])
+    while await bench.claim():
+        pass
+    await clock.advance(seconds=45)
+    async with bench.engine.database.connection() as sitting, sitting.transaction():
+        await sitting.execute(
+            "SELECT FROM execution WHERE run_id = ANY ($1::uuid[]) FOR UPDATE", runs[:7]
+        )
+        assert [await look(bench) for _ in range(3)] == [0, 0, 1]
+        assert await bench.status(runs[7]) == "queued"
+    assert await look(bench) == 7, "they are free again, and all had their turn"
+
+
+async def test_a_call_that_cannot_be_doubted_does_not_hold_up_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """P3: those that fail take turns with the others, a batch at each look."""
+    monkeypatch.setattr(reaping, "BATCH", 2)
+    tried: list[str] = []
+
+    async def find(most: int) -> list[tuple[str, uuid.UUID]]:
+        return [("demo", uuid.UUID(int=number)) for number in range(5)][:most]
+
+    async def try_one(key: tuple[str, uuid.UUID]) -> bool:
+        tried.append(str(key[1].int))
+        return False
+
+    aside: reaping.Aside = set()
+    for _ in range(4):
+        assert await reaping._in_turn(find, try_one, aside) == 0
+    assert "".join(tried) == "0123401"
+
+
+async def test_processes_that_ended_are_forgotten_once_they_are_no_proof_for_anybody(
+    make_bench: MakeBench, clock: ManualClock
+) -> None:
+    """P2: what may have been sent keeps its sender, which provably ended."""
+    provider = Provider()
+    app = shop(provider)
+    sender, other = make_bench(app), make_bench(app)
+    gate = provider.holds()
+    run_id = await sender.submit("buy", {"by": "hold"})
+    task = asyncio.create_task(sender.drain())
+    await gate.reached()
+    holder = make_bench(app)
+    await holder.submit("buy", {"by": "hold"})
+    await holder.claim()
+    plain, late, alive = Instance(), Instance(), Instance()
+    database = other.engine.database
+    ended = [sender.engine.instance, holder.engine.instance, plain]
+    async with database.connection() as tx:
+        for instance in (*ended, alive):
+            await instance.enter(tx)
+    for instance in ended:
+        await instance.leave(database)
+    await clock.advance(seconds=instances.KEPT.total_seconds() + 1)
+    async with database.connection() as tx:
+        await late.enter(tx)
+    await late.leave(database)
+
+    async def forget() -> int:
+        return await database.promise("prune", lambda tx: instances.prune(tx, 50))
+
+    assert await forget() == 1
+    left = set(await other.value("SELECT array_agg(instance_id) FROM instance"))
+    kept = {one.instance_id for one in (*ended[:2], late, alive)}
+    assert kept <= left
+    assert plain.instance_id not in left
+    gate.open()
+    await task
+    assert await other.status(run_id) == "succeeded"
+    assert await forget() == 2, "the call is known, and the run is held by nobody"

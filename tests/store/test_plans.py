@@ -33,7 +33,7 @@ LARGE = frozenset(
 
 # What reads more than it wants, and why that is right. An index named here holds only what is
 # going on now: it is as small as that, and is walked from one end to the other.
-WALKS = {
+WALKS: dict[str, tuple[str, ...]] = {
     "queued_in_flight": ("run_due", "what is queued, asked for by a check of new code"),
     "delayed_in_flight": ("run_delayed", "what is queued, asked for by a check of new code"),
     "running_in_flight": ("run_held", "what runs, asked for by a check of new code"),
@@ -44,13 +44,19 @@ WALKS = {
     "count_runs": ("execution", "how many there are of each status; asked for by people"),
     "lapsed_runs": ("run_held", "leases are not indexed, so that a renewal stays cheap"),
     "next_due": ("run_delayed", "its first entry is the answer"),
+    "prune_instances": (
+        "operation_sending",
+        "operation_unknown",
+        "run_held",
+        "what is held and what is in doubt, now and then, for processes that ended long ago",
+    ),
     "prune_texts": ("text_kept", "text that is kept, which it is for some days"),
     "overdue_call_count": ("operation_sending", "calls under way, asked for by a doctor"),
     "overdue_calls": ("operation_sending", "calls under way, of which any sender may be dead"),
 }
 # Where hardly anything was going on when the planner looked, it takes such an index for what it
 # would find by key as well.
-WALKS_AFTER_A_QUIET_DAY = {
+WALKS_AFTER_A_QUIET_DAY: dict[str, tuple[str, ...]] = {
     "attempts_of": ("run_held", "the attempt that runs is told by its execution"),
     "visible_attempts": ("run_held", "the attempt that runs is told by its execution"),
     "bury_instances": ("run_held", "once for each process that died"),
@@ -134,7 +140,7 @@ async def test_no_statement_walks_over_what_it_does_not_want(filled: tuple[str, 
         for name, text in statements().items():
             for plan in await _plans(tx, text):
                 walked = {look.index for look in _looks(plan) if _is_walk(look)}
-                if walked - {allowed.get(name, ("",))[0]}:
+                if walked - {*allowed.get(name, ())[:-1]}:
                     found[name] = walked
     assert found == {}
 

@@ -2,10 +2,10 @@
 
 Four rounds. *Watch* moves on what has run out (`reaping.py`) and lets delayed runs join the queue;
 *ask* asks providers about the doubts that are due (`reconciling.py`); *prune* removes text whose
-time is over; *collect* deletes artifacts whose time is over, and the bytes that nobody names. A
-worker has a minder. So has a program that only calls or submits: in its house there may be no
-worker at all, and a call whose program died would otherwise stay `submitting` until somebody asks
-for it again.
+time is over, and what is known of processes that ended long ago; *collect* deletes artifacts whose
+time is over, and the bytes that nobody names. A worker has a minder. So has a program that only
+calls or submits: in its house there may be no worker at all, and a call whose program died would
+otherwise stay `submitting` until somebody asks for it again.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from earnest.engine.artifacts import removing
 from earnest.engine.attempts.reaping import Reaper
 from earnest.engine.attempts.texting import prune_texts
 from earnest.engine.operations import reconciling
+from earnest.engine.process import instances
 from earnest.engine.process.doorbells import QUESTION, WORK
 from earnest.engine.process.engine import Engine
 from earnest.engine.process.logs import get_logger
@@ -91,10 +92,13 @@ class Minder:
         return timedelta(0) if len(taken) == free else self._engine.settings.poll
 
     async def prune(self) -> timedelta:
-        """A few runs at a time: nobody waits long for the rows of a principal's quota."""
+        """A few runs at a time: nobody waits long for the rows of a principal's quota. And the
+        processes that are no proof of anything any more."""
         pruned = await prune_texts(self._engine, limit=_PRUNED)
-        return timedelta(0) if pruned == _PRUNED else _PRUNE_EVERY
-
+        forgotten = await self._engine.database.promise(
+            "prune", lambda tx: instances.prune(tx, _PRUNED)
+        )
+        return timedelta(0) if _PRUNED in (pruned, forgotten) else _PRUNE_EVERY
 
     async def collect(self) -> timedelta:
         """A few artifacts at a time: nobody waits long for the room of a scope."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
 from functools import partial
@@ -37,6 +38,8 @@ log = get_logger("earnest.reaping")
 BATCH = 200
 # Many rows on which somebody sits must not make a round long; the next one finds them again.
 LOCK_TIMEOUT = "100ms"
+Aside = set[Key]
+"""What a process could not move when it tried last."""
 LOST = {"code": "lost", "detail": "the worker was lost and no attempts are left"}
 EXPIRED = {"code": "deadline_exceeded", "detail": "the run's deadline has passed"}
 
@@ -70,6 +73,7 @@ class Reaper:
         self._engine = engine
         self._dead = DeadWatch(engine.settings.dead_after)
         self._clocks = ClockWatch(engine.settings.lease)
+        self._aside: defaultdict[str, Aside] = defaultdict(set)
 
     async def recover(self, *, alone: bool = False) -> int:
         """What an earlier life left behind. `alone`: nobody else is connected, so every lease of
@@ -79,8 +83,10 @@ class Reaper:
 
     async def look(self) -> int:
         """One round over everything that can run out; returns how much was moved."""
-        moved = await wake_timed(self._engine) + await expire(self._engine)
-        moved += await expire_approvals(self._engine)
+        aside = self._aside
+        moved = await wake_timed(self._engine, aside["wake"])
+        moved += await expire(self._engine, aside["expire"])
+        moved += await expire_approvals(self._engine, aside["approvals"])
         clock = await self._engine.database.fetchrow("database_clock")
         assert clock is not None, "a SELECT without FROM has a row"
         if not self._clocks.trusts(clock["wall"], time.monotonic()):
@@ -96,15 +102,22 @@ class Reaper:
     async def _reap_leases(self, dead: Sequence[uuid.UUID]) -> int:
         return await _each(
             self._engine,
-            lambda: executions.keys(self._engine.database, "lapsed_runs", dead, BATCH),
+            lambda most: executions.keys(self._engine.database, "lapsed_runs", dead, most),
             "reap",
             lambda tx, key: lose(self._engine, tx, key, dead),
+            self._aside["leases"],
         )
 
     async def _reap_calls(self, dead: Sequence[uuid.UUID]) -> int:
         grace = self._engine.settings.call_grace
-        rows = await self._engine.database.fetch("overdue_calls", grace, dead, BATCH)
-        return sum([await self._doubt(row) for row in rows])
+        rows: dict[Key, Record] = {}
+
+        async def find(most: int) -> list[Key]:
+            found = await self._engine.database.fetch("overdue_calls", grace, dead, most)
+            rows.update(((row["scope_id"], row["operation_id"]), row) for row in found)
+            return [(row["scope_id"], row["operation_id"]) for row in found]
+
+        return await _in_turn(find, lambda key: self._doubt(rows[key]), self._aside["calls"])
 
     async def _doubt(self, row: Record) -> bool:
         proof = recording.Proof("reaper", token=row["send_token"])
@@ -123,33 +136,36 @@ class Reaper:
         return True
 
 
-async def wake_timed(engine: Engine) -> int:
+async def wake_timed(engine: Engine, aside: Aside | None = None) -> int:
     """Parked runs whose time has come go on (P25)."""
     return await _each(
         engine,
-        lambda: executions.keys(engine.database, "timed_runs", BATCH),
+        lambda most: executions.keys(engine.database, "timed_runs", most),
         "wake",
         _wake_if_due,
+        aside,
     )
 
 
-async def expire(engine: Engine) -> int:
+async def expire(engine: Engine, aside: Aside | None = None) -> int:
     """Queued and waiting runs past their deadline fail; those in doubt become unknown instead."""
     return await _each(
         engine,
-        lambda: executions.keys(engine.database, "expiring_runs", BATCH),
+        lambda most: executions.keys(engine.database, "expiring_runs", most),
         "expire",
         lambda tx, key: _expire(engine, tx, key),
+        aside,
     )
 
 
-async def expire_approvals(engine: Engine) -> int:
+async def expire_approvals(engine: Engine, aside: Aside | None = None) -> int:
     """What nobody decided in time is over, and its run hears of it (P25)."""
     return await _each(
         engine,
-        lambda: executions.keys(engine.database, "expiring_approvals", BATCH),
+        lambda most: executions.keys(engine.database, "expiring_approvals", most),
         "expire",
         expiring.expire,
+        aside,
     )
 
 
@@ -246,21 +262,50 @@ async def _expire(engine: Engine, tx: Tx, key: Key) -> bool:
 
 async def _each(
     engine: Engine,
-    find: Callable[[], Awaitable[list[Key]]],
+    find: Callable[[int], Awaitable[list[Key]]],
     name: str,
     move: Callable[[Tx, Key], Awaitable[bool]],
+    aside: Aside | None = None,
 ) -> int:
-    """Moves what is found, one transaction each, and looks again while full batches come."""
-    moved = 0
-    while True:
-        keys = await find()
-        done = [key for key in keys if await _tried(engine, name, ("run", key), move)]
-        moved += len(done)
-        if done:
-            engine.bells.ring(WORK, QUESTION)
-            engine.bells.moved(*(run_id for _, run_id in done))
-        if len(keys) < BATCH or not done:
-            return moved
+    """Moves the runs that are found, one transaction each."""
+
+    async def try_one(key: Key) -> bool:
+        if not await _tried(engine, name, ("run", key), move):
+            return False
+        engine.bells.ring(WORK, QUESTION)
+        engine.bells.moved(key[1])
+        return True
+
+    return await _in_turn(find, try_one, set() if aside is None else aside)
+
+
+async def _in_turn(
+    find: Callable[[int], Awaitable[list[Key]]],
+    try_one: Callable[[Key], Awaitable[bool]],
+    aside: Aside,
+) -> int:
+    """Tries what is found, and looks again while there is more; after a batch of failures the rest
+    is for the next look. What could not be moved is put aside, and comes again when all others had
+    their turn: however many they are, they do not hold up the others."""
+    moved = failed = 0
+    while failed < BATCH:
+        most = BATCH + len(aside)
+        keys = await find(most)
+        turn = [key for key in keys if key not in aside][:BATCH]
+        if not turn:
+            if moved or failed or not keys:
+                break
+            aside.clear()  # all had their turn
+            continue
+        for key in turn:
+            if await try_one(key):
+                moved += 1
+            else:
+                failed += 1
+                aside.add(key)
+        if len(keys) < most:
+            break
+    return moved
 
 
 async def _tried(

@@ -33,6 +33,8 @@ log = get_logger("earnest.instances")
 
 _ENTER_AGAIN = 0.5
 _FIRST_ENTRY = 10.0
+KEPT = timedelta(days=1)
+"""How long a process that has ended is remembered at least."""
 
 
 def _read(path: str) -> str:
@@ -153,6 +155,12 @@ async def _stay_connected(
 async def bury(dead: Sequence[uuid.UUID], tx: Tx) -> None:
     """Dead instances that hold nothing any more are not looked at again."""
     await tx.execute(sql("bury_instances"), list(dead))
+
+
+async def prune(tx: Tx, most: int) -> int:
+    """Forgets processes that ended more than `KEPT` ago and that nothing needs any more as its
+    holder or as proof; returns how many. One that comes back is entered anew."""
+    return len(await tx.fetch(sql("prune_instances"), KEPT, most))
 
 
 def provably_ended(host: str, process: str) -> bool:

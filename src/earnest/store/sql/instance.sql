@@ -20,6 +20,21 @@ WHERE instance_id = ANY ($1::uuid[]) AND ended_at IS NULL
   AND NOT EXISTS (SELECT FROM execution e
                   WHERE e.instance_id = i.instance_id AND e.status = 'running');
 
+-- name: prune_instances
+-- Processes that ended long ago, hold nothing, and sent no call of which it is open whether it went
+-- through: that they ended is no proof for anybody any more. $1 how long ago, $2 how many.
+DELETE FROM instance WHERE instance_id IN (
+    SELECT i.instance_id FROM instance i
+    WHERE i.ended_at < clock() - $1::interval
+      AND NOT EXISTS (SELECT FROM execution e
+                      WHERE e.instance_id = i.instance_id AND e.status = 'running')
+      AND NOT EXISTS (SELECT FROM operation o
+                      WHERE o.instance_id = i.instance_id AND o.state = 'submitting')
+      AND NOT EXISTS (SELECT FROM operation o
+                      WHERE o.instance_id = i.instance_id AND o.state = 'unknown')
+    ORDER BY i.ended_at LIMIT $2 FOR UPDATE SKIP LOCKED)
+RETURNING instance_id;
+
 -- name: find_instance
 SELECT instance_id, lock_number, host, process, ended_at FROM instance WHERE instance_id = $1;
 
