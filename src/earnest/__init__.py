@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
     from earnest.assembly import blocking
     from earnest.assembly import open_app as open  # noqa: A004
+    from earnest.client.client import Client
+    from earnest.client.sync_client import SyncClient
     from earnest.domain.errors import (
         ApprovalExpired,
         ApprovalRejected,
@@ -35,7 +37,7 @@ if TYPE_CHECKING:
     from earnest.engine.attempts.context import Child, Context
     from earnest.engine.attempts.plain import PlainContext
     from earnest.engine.operations.standing import operation
-    from earnest.engine.process.effects import Call, Effect
+    from earnest.engine.process.effects import Call, Effect, Listed
     from earnest.engine.process.inboxes import InboxMessage, Refutes, Settles, Signals
     from earnest.engine.process.kinds import RunKind
     from earnest.engine.runs.publishing import publish
@@ -51,6 +53,7 @@ __all__ = [
     "Call",
     "Child",
     "ChildFailed",
+    "Client",
     "CodeChanged",
     "Context",
     "EarnestError",
@@ -60,6 +63,7 @@ __all__ = [
     "InDoubt",
     "InboxMessage",
     "Inconclusive",
+    "Listed",
     "NotDone",
     "NotSent",
     "PlainContext",
@@ -70,6 +74,7 @@ __all__ = [
     "Settles",
     "SignalTimedOut",
     "Signals",
+    "SyncClient",
     "blocking",
     "open",
     "operation",
@@ -81,14 +86,17 @@ _ELSEWHERE = {
     "Approved": "engine.approvals.asking",
     "Call": "engine.process.effects",
     "Child": "engine.attempts.context",
+    "Client": "client.client",
     "Context": "engine.attempts.context",
     "Effect": "engine.process.effects",
     "InboxMessage": "engine.process.inboxes",
+    "Listed": "engine.process.effects",
     "PlainContext": "engine.attempts.plain",
     "Refutes": "engine.process.inboxes",
     "RunKind": "engine.process.kinds",
     "Settles": "engine.process.inboxes",
     "Signals": "engine.process.inboxes",
+    "SyncClient": "client.sync_client",
     "blocking": "assembly:blocking",
     "open": "assembly:open_app",
     "operation": "engine.operations.standing",

@@ -18,6 +18,7 @@ ENGINE = ["asyncpg", "pydantic", "earnest.engine", "earnest.store"]
 BEGINNINGS = {
     "import earnest": [*SERVERS, *SCREENS, *CLIENTS, *ENGINE],
     "from earnest import App, Context, Effect, operation": [*SERVERS, *SCREENS, *CLIENTS],
+    "from earnest import Client, SyncClient": [*SERVERS, *SCREENS, "httpx", *ENGINE],
     "import earnest.__main__": [*SERVERS, "structlog", *CLIENTS, *ENGINE],
     # What a command on a database stands on.
     "import earnest.assembly, earnest.doors.api.showing": [*SERVERS, *CLIENTS],

@@ -13,10 +13,14 @@ from typing import Any, ClassVar
 
 
 class EarnestError(Exception):
-    """Something Earnest refused or could not do."""
+    """Something Earnest refused or could not do.
+
+    `request_id` names the request in the server's log, where a client was told the error by one.
+    """
 
     code: ClassVar[str] = "error"
     status: ClassVar[int] = 500
+    request_id: str | None = None
 
     def __init__(self, detail: str, *, fields: Mapping[str, Any] | None = None) -> None:
         super().__init__(detail)
