@@ -103,6 +103,16 @@ SELECT scope_id, run_id, run_id, 'alice', 'refund', 'bank.refund', state, 'looku
        CASE WHEN state = 'released' THEN 'not_sent' END, at
 FROM (SELECT *, {_STATES} AS state FROM made WHERE n % 4 > 0) AS m;
 
+INSERT INTO approval (scope_id, approval_id, run_id, name, operation_id, effect, proposal, digest,
+                      role, status, requested_at, expires_at, decided_by, decided_at, proposer,
+                      excludes_proposer)
+SELECT scope_id, operation_id, run_id, name, operation_id, kind, request, digest, 'approver',
+       status, created_at, created_at + interval '30 days',
+       CASE WHEN status = 'approved' THEN 'bob' END,
+       CASE WHEN status = 'approved' THEN created_at END, principal_id, false
+FROM (SELECT *, CASE state WHEN 'reserved' THEN 'pending' WHEN 'released' THEN 'cancelled'
+                ELSE 'approved' END AS status FROM operation) AS asked;
+
 INSERT INTO operation_move (scope_id, operation_id, version, move, state, fence, by, detail,
                             created_at)
 SELECT scope_id, operation_id, number, 'm', state, 0, 'b', '{{}}', created_at
@@ -128,7 +138,8 @@ _QUIET = """
 UPDATE execution SET status = 'succeeded', lease_until = NULL, finished_at = clock();
 UPDATE operation SET state = 'submitted', submitted_at = clock(), unknown_since = NULL,
                      release_reason = NULL, lookup_due_at = NULL;
-VACUUM FULL ANALYZE execution, operation
+UPDATE approval SET status = 'cancelled', decided_by = NULL, decided_at = NULL;
+VACUUM FULL ANALYZE execution, operation, approval
 """
 
 

@@ -27,7 +27,7 @@ from tests.store.filled import fill
 LARGE = frozenset(
     """
     run execution past_attempt step event feed signal operation operation_move operation_lookup
-    text_head text_delta
+    approval text_head text_delta
     """.split()
 )
 
@@ -82,14 +82,18 @@ HOT = {
     "take_due_questions": {"operation_asked_again", "operation_pkey"},
     "live_intent": {"operation_live"},
     "find_run_by_key": {"run_key"},
+    "expiring_approvals": {"approval_expiring"},
+    "list_pending_approvals": {"approval_pending"},
+    "expire_approvals": {"approval_of_run"},
+    "cancel_approvals": {"approval_of_run", "execution_pkey"},
+    "begin_operation": {"operation_pkey", "approval_pkey"},
     "list_unknown_operations": {"operation_unknown"},
     "is_feed_behind": {"event_written", "sequenced_pkey"},
     "append_to_feed": {
         *("event_written", "event_pkey", "run_pkey", "feed_pkey", "feed_of_run"),
         *("feed_pruned_pkey", "sequenced_pkey"),
     },
-    "feed_of_scopes": {"feed_pkey", "feed_pruned_pkey", "event_pkey"},
-    "feed_of_principals": {"feed_of_principal", "feed_pkey", "feed_pruned_pkey", "event_pkey"},
+    "feed_after": {"feed_of_principal", "feed_pkey", "feed_pruned_pkey", "event_pkey"},
 }
 
 _EXAMPLES: dict[str, Any] = {

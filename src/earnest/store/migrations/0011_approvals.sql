@@ -39,7 +39,8 @@ CREATE INDEX approval_pending ON approval (scope_id, requested_at, approval_id)
     WHERE status = 'pending';
 CREATE INDEX approval_made ON approval (scope_id, requested_at, approval_id);
 CREATE INDEX approval_of_proposer ON approval (scope_id, proposer, requested_at, approval_id);
-CREATE INDEX approval_expiring ON approval (expires_at) WHERE status = 'pending';
+CREATE INDEX approval_expiring ON approval (expires_at)
+    WHERE status = 'pending' AND expires_at IS NOT NULL;
 CREATE UNIQUE INDEX approval_decision_key ON approval (scope_id, decided_by, decision_key)
     WHERE decision_key IS NOT NULL;
 
