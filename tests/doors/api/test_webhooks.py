@@ -66,7 +66,7 @@ async def test_the_same_key_makes_one_webhook(outside: Outside) -> None:
     assert len((await outside.get("/v1/webhooks", "admin")).json()["items"]) == 1
 
 
-REFUSED = {
+REFUSED: dict[str, dict[str, Any]] = {
     "plain http to the outside": {"url": "ftp://example.com"},
     "no host": {"url": "https://"},
     "a password": {"url": "https://ann:secret@example.com/"},

@@ -93,6 +93,8 @@ async def change_sink(
     actor.require(Role.ADMIN)
     before = await find_sink(engine, actor, sink_id)
     _check_change(before, to)
+    if before.state == "disabled":
+        await _catch_up(engine)
 
     async def work(tx: Tx) -> Sink | None:
         changed = await sinks.change(tx, actor.scope_id, sink_id, version, to)
@@ -206,8 +208,7 @@ async def _add(
         key=None if key is None else key.key,
         fingerprint=None if key is None else key.fingerprint,
     )
-    # What was committed before is not new: without this it might come into the feed only later.
-    await Sequencer(engine).catch_up()
+    await _catch_up(engine)
 
     async def work(tx: Tx) -> tuple[Sink, bool]:
         made = await sinks.put(tx, new)
@@ -228,6 +229,11 @@ async def _add(
     if key is not None and sink.fingerprint is not None:
         key.require_same(sink.fingerprint)
     return Subscribed(sink, secret if fresh else None, replayed=not fresh)
+
+
+async def _catch_up(engine: Engine) -> None:
+    """What was committed before is not new: without this it might come into the feed only later."""
+    await Sequencer(engine).catch_up()
 
 
 async def _require_room(tx: Tx, scope_id: str) -> None:
