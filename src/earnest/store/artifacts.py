@@ -12,7 +12,7 @@ from datetime import timedelta
 
 from msgspec import Struct
 
-from earnest.domain.artifact import DEFAULT_QUOTA, Artifact, BlobKey, Content, Room
+from earnest.domain.artifact import DEFAULT_QUOTA, Artifact, BlobKey, BlobState, Content, Room
 from earnest.store.database import Database, Record, Tx
 from earnest.store.statements import sql
 from earnest.store.visible import Sight
@@ -145,6 +145,11 @@ async def discarded(database: Database, after: BlobKey | None, limit: int) -> li
 async def forget_blobs(tx: Tx, keys: Sequence[BlobKey]) -> None:
     """Their bytes are gone; their names are never given again."""
     await tx.execute(sql("forget_blobs"), *_columns(keys))
+
+
+async def is_stored(database: Database, key: BlobKey) -> bool:
+    row = await database.fetchrow("blob_state", key.scope_id, key.blob_id)
+    return row is not None and row["state"] == BlobState.STORED
 
 
 async def known(database: Database, keys: Sequence[BlobKey]) -> set[BlobKey]:

@@ -92,8 +92,9 @@ class Arrival:
             await artifacts.forget_blobs(tx, [self.key])
 
         try:
-            # What was stored after all is not arriving any more, and stays.
-            if await self._engine.database.promise("discard", discard, patience=5):
+            await self._engine.database.promise("discard", discard, patience=5)
+            # What was stored after all stays.
+            if not await artifacts.is_stored(self._engine.database, self.key):
                 await place_of(self._engine).remove(self.key)
                 await self._engine.database.promise("collect", forget, patience=5)
         except EarnestError as error:

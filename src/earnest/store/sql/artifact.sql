@@ -96,6 +96,10 @@ ORDER BY scope_id, blob_id LIMIT $3;
 DELETE FROM blob b USING unnest($1::text[], $2::uuid[]) AS i (scope_id, blob_id)
 WHERE b.scope_id = i.scope_id AND b.blob_id = i.blob_id AND b.state = 'discarded';
 
+-- name: blob_state
+-- $1 scope, $2 blob.
+SELECT state FROM blob WHERE scope_id = $1 AND blob_id = $2;
+
 -- name: known_blobs
 -- Which of these are somebody's, in any state. $1 scopes, $2 blobs.
 SELECT b.scope_id, b.blob_id
