@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from standardwebhooks.webhooks import Webhook
 
@@ -45,7 +45,7 @@ class Receiver:
     _came: asyncio.Condition = field(default_factory=asyncio.Condition)
     _server: asyncio.Server | None = None
 
-    async def __aenter__(self) -> Receiver:
+    async def __aenter__(self) -> Self:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
         port = self._server.sockets[0].getsockname()[1]
         self.url = f"http://127.0.0.1:{port}/hooks"
@@ -68,6 +68,10 @@ class Receiver:
             await self._came.wait_for(lambda: len(self.got) >= count)
         return self.got
 
+    async def answer(self, got: Got) -> int:
+        """The status of the answer; others may do something first."""
+        return self.status
+
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             while True:
@@ -82,11 +86,13 @@ class Receiver:
         lines = [line.split(": ", 1) for line in head.split("\r\n")[1:] if line]
         headers = {name.lower(): value for name, value in lines}
         body = await reader.readexactly(int(headers.get("content-length", "0")))
+        got = Got(headers, body)
         async with self._came:
-            self.got.append(Got(headers, body))
+            self.got.append(got)
             self._came.notify_all()
         if self.release is not None:
             await self.release.wait()
+        status = await self.answer(got)
         more = "".join(f"{name}: {value}\r\n" for name, value in self.headers.items())
-        writer.write(f"HTTP/1.1 {self.status} X\r\n{more}content-length: 0\r\n\r\n".encode())
+        writer.write(f"HTTP/1.1 {status} X\r\n{more}content-length: 0\r\n\r\n".encode())
         await writer.drain()

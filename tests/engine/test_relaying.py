@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import statistics
+import time
 from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
 from typing import Any
@@ -341,6 +343,34 @@ async def test_a_sink_that_does_not_answer_holds_up_no_other(engine: Engine) -> 
             assert slow.release is not None
             slow.release.set()
             await slow.until(15)
+
+
+async def _rate(engine: Engine, count: int = 150) -> float:
+    """Runs a second, from the submit to the last one's end; each publishes once."""
+    orders = list(range(count))
+    began = time.perf_counter()
+    await submitting.submit_many(engine, SCOPE, "ann", "order.ship", orders)
+    await Worker(engine, keeper=False).drain_once()
+    return count / (time.perf_counter() - began)
+
+
+async def test_runs_are_as_fast_while_a_sink_is_down(engine: Engine) -> None:
+    """P17: side by side, in turns, with a sink that answers and with one that hangs."""
+    silent = Receiver(release=asyncio.Event())
+    rates: dict[str, list[float]] = {"up": [], "down": []}
+    async with silent, Receiver() as answering:
+        places = {"up": answering.url, "down": silent.url}
+        sink = await add(engine, answering.url, "order.shipped", "run.*")
+        async with running(Relay(engine, RelaySettings(timeout=timedelta(seconds=60)))):
+            await _rate(engine)
+            for _ in range(4):
+                for name, url in places.items():
+                    change = SinkChange(address=url)
+                    await subscribing.change_sink(engine, ADMIN, sink.sink_id, change)
+                    rates[name].append(await _rate(engine))
+    up, down = (statistics.median(rates[name]) for name in ("up", "down"))
+    print(f"runs/s with a sink that is up {up:.0f}, that is down {down:.0f}")
+    assert down > 0.7 * up
 
 
 async def test_a_paused_sink_is_told_everything_later(engine: Engine, relay: Relay) -> None:
