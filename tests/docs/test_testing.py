@@ -45,7 +45,7 @@ async def test_the_guide(tmp_path: Path, drain: Drain) -> None:
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     assert "testing" in settings["project"]["optional-dependencies"]
     await says_what_is_left(told, drain)
-    run_the_tests(tmp_path, how_many=len(questions()) + 2 + 8)
+    run_the_tests(tmp_path, how_many=len(questions()) + 2 + 8 + 3)
     assert_the_tables_are_whole(guide)
 
 

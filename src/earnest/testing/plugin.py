@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from earnest.testing.clock import HeldClock
     from earnest.testing.databases import ThrowawayCluster
     from earnest.testing.simulator import Simulator
-    from earnest.testing.verbs import AssertSubmitted, CrashAt, Drain, RunNow
+    from earnest.testing.verbs import AssertSubmitted, CrashAt, Decide, Drain, RunNow
 
 pytest.register_assert_rewrite("earnest.testing.conformance", "earnest.testing.trial")
 
@@ -180,6 +180,27 @@ def crash_at(earnest_engine: Engine) -> Iterator[CrashAt]:
     from earnest.testing.engines import awaited
 
     with awaited(crash_at, earnest_engine) as call:
+        yield call
+
+
+@pytest.fixture
+def approve(earnest_engine: Engine) -> Iterator[Decide]:
+    """`await approve(run_id)`: somebody with the role approves what the run waits for. See
+    `approving.approve`."""
+    from earnest.testing.approving import approve
+    from earnest.testing.engines import awaited
+
+    with awaited(approve, earnest_engine) as call:
+        yield call
+
+
+@pytest.fixture
+def reject(earnest_engine: Engine) -> Iterator[Decide]:
+    """`await reject(run_id)`: as `approve`, and nothing of it is sent."""
+    from earnest.testing.approving import reject
+    from earnest.testing.engines import awaited
+
+    with awaited(reject, earnest_engine) as call:
         yield call
 
 

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from types import EllipsisType
 from typing import Any, Protocol, TypeVar
 
+from earnest.domain.approval import Approval
 from earnest.domain.duration import Duration
 from earnest.domain.run import Run
 from earnest.engine.process.kinds import RunKind
@@ -33,6 +34,14 @@ class CrashAt(Protocol):
         doing: Callable[[], Awaitable[object]] | None = None,
         patience: Duration = "30s",
     ) -> Awaitable[None]: ...
+
+
+class Decide(Protocol):
+    """The fixtures `approve` and `reject`; see `approving`."""
+
+    def __call__(
+        self, run: str, /, *, name: str | None = None, note: str = "", by: str = "approver"
+    ) -> Awaitable[Approval]: ...
 
 
 class AssertSubmitted(Protocol):
