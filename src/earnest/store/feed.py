@@ -95,28 +95,15 @@ async def bounds(database: Database, scope_ids: Sequence[str]) -> dict[str, Boun
 
 async def after(database: Database, places: Sequence[Place], limit: int) -> list[Page]:
     """What comes after each of the places, in order, at most `limit` of each."""
-    found: dict[int, Page] = {}
-    for whole in (True, False):
-        chosen = [i for i, place in enumerate(places) if (place.asked_by is None) is whole]
-        rows = await _fetch(database, [places[i] for i in chosen], limit, whole=whole)
-        for row in rows:
-            page = found.setdefault(chosen[row["place"] - 1], Page(_as_bounds(row)))
-            if row["row_position"] is not None:
-                page.fed.append(_as_fed(row))
-    return [found[i] for i in range(len(places))]
-
-
-async def _fetch(
-    database: Database, places: list[Place], limit: int, *, whole: bool
-) -> list[Record]:
-    if not places:
-        return []
     scopes = [place.scope_id for place in places]
-    positions = [place.position for place in places]
-    if whole:
-        return await database.fetch("feed_of_scopes", scopes, positions, limit)
     asked_by = [place.asked_by for place in places]
-    return await database.fetch("feed_of_principals", scopes, asked_by, positions, limit)
+    positions = [place.position for place in places]
+    found: dict[int, Page] = {}
+    for row in await database.fetch("feed_after", scopes, asked_by, positions, limit):
+        page = found.setdefault(row["place"], Page(_as_bounds(row)))
+        if row["row_position"] is not None:
+            page.fed.append(_as_fed(row))
+    return [found[place] for place in range(1, len(places) + 1)]
 
 
 def _as_bounds(row: Record) -> Bounds:

@@ -122,38 +122,12 @@ LEFT JOIN LATERAL (
     SELECT f.position FROM feed f WHERE f.scope_id = w.scope_id ORDER BY f.position DESC LIMIT 1
 ) AS last ON true;
 
--- name: feed_of_scopes
--- $1 scopes, $2 the last position known of each, $3 how many events of each at most. A place after
--- which nothing comes has one row without an event. Where `follows` is not true, events are gone
--- which the feed still names: they are to be told as missing.
-SELECT w.place::int, coalesce(p.position, 0) AS pruned,
-       greatest(last.position, p.position, 0) AS head, e.*
-FROM unnest($1::text[], $2::bigint[]) WITH ORDINALITY AS w (scope_id, position, place)
-LEFT JOIN feed_pruned p USING (scope_id)
-LEFT JOIN LATERAL (
-    SELECT f.position FROM feed f WHERE f.scope_id = w.scope_id ORDER BY f.position DESC LIMIT 1
-) AS last ON true
-LEFT JOIN LATERAL (
-    SELECT f.position AS row_position, f.position - f.to_seq + v.seq AS position, f.run_id,
-           v.seq, v.type, v.payload, v.created_at, v.seq = f.first + v.nth - 1 AS follows
-    FROM (
-        SELECT f.*, greatest(f.from_seq, f.to_seq - (f.position - w.position) + 1) AS first
-        FROM feed f
-        WHERE f.scope_id = w.scope_id AND f.position > w.position
-        ORDER BY f.position LIMIT $3
-    ) AS f
-    LEFT JOIN LATERAL (
-        SELECT v.*, row_number() OVER (ORDER BY v.seq) AS nth FROM event v
-        WHERE v.scope_id = f.scope_id AND v.run_id = f.run_id AND v.seq BETWEEN f.first AND f.to_seq
-        ORDER BY v.seq LIMIT $3
-    ) AS v ON true
-    ORDER BY f.position, v.seq LIMIT $3
-) AS e ON true
-ORDER BY w.place, e.row_position, e.seq;
-
--- name: feed_of_principals
--- The same of the runs that one principal asked for. $1 scopes, $2 principals, $3 the last position
--- known of each, $4 how many.
+-- name: feed_after
+-- What comes in several feeds. $1 scopes, $2 principals that asked for the runs (null: whoever did),
+-- $3 the last position known of each, $4 how many events of each at most. A place after which nothing
+-- comes has one row without an event. Where `follows` is not true, events are gone which the feed
+-- still names: they are to be told as missing. Of the two ways into the feed each place goes one;
+-- with one condition for both the index of principals would not be used.
 SELECT w.place::int, coalesce(p.position, 0) AS pruned,
        greatest(last.position, p.position, 0) AS head, e.*
 FROM unnest($1::text[], $2::text[], $3::bigint[]) WITH ORDINALITY
@@ -167,9 +141,16 @@ LEFT JOIN LATERAL (
            v.seq, v.type, v.payload, v.created_at, v.seq = f.first + v.nth - 1 AS follows
     FROM (
         SELECT f.*, greatest(f.from_seq, f.to_seq - (f.position - w.position) + 1) AS first
-        FROM feed f
-        WHERE f.scope_id = w.scope_id AND f.principal_id = w.principal_id AND f.position > w.position
-        ORDER BY f.position LIMIT $4
+        FROM (
+            (SELECT f.* FROM feed f
+             WHERE w.principal_id IS NULL AND f.scope_id = w.scope_id AND f.position > w.position
+             ORDER BY f.position LIMIT $4)
+            UNION ALL
+            (SELECT f.* FROM feed f
+             WHERE f.principal_id = w.principal_id AND f.scope_id = w.scope_id
+               AND f.position > w.position
+             ORDER BY f.position LIMIT $4)
+        ) AS f
     ) AS f
     LEFT JOIN LATERAL (
         SELECT v.*, row_number() OVER (ORDER BY v.seq) AS nth FROM event v

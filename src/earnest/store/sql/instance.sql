@@ -23,7 +23,7 @@ WHERE instance_id = ANY ($1::uuid[]) AND ended_at IS NULL
 -- name: prune_instances
 -- Processes that ended long ago, hold nothing, and sent no call of which it is open whether it went
 -- through: that they ended is no proof for anybody any more. $1 how long ago, $2 how many.
-DELETE FROM instance WHERE instance_id IN (
+WITH forgotten AS MATERIALIZED (
     SELECT i.instance_id FROM instance i
     WHERE i.ended_at < clock() - $1::interval
       AND NOT EXISTS (SELECT FROM execution e
@@ -32,8 +32,10 @@ DELETE FROM instance WHERE instance_id IN (
                       WHERE o.instance_id = i.instance_id AND o.state = 'submitting')
       AND NOT EXISTS (SELECT FROM operation o
                       WHERE o.instance_id = i.instance_id AND o.state = 'unknown')
-    ORDER BY i.ended_at LIMIT $2 FOR UPDATE SKIP LOCKED)
-RETURNING instance_id;
+    ORDER BY i.ended_at LIMIT $2 FOR UPDATE SKIP LOCKED
+)
+DELETE FROM instance i USING forgotten f WHERE i.instance_id = f.instance_id
+RETURNING i.instance_id;
 
 -- name: find_instance
 SELECT instance_id, lock_number, host, process, ended_at FROM instance WHERE instance_id = $1;
