@@ -35,6 +35,15 @@ SELECT 'scope-' || n, clock() FROM generate_series(0, {SCOPES} - 1) AS n;
 INSERT INTO principal (scope_id, principal_id, roles, created_at)
 SELECT scope_id, p, '{{member}}', clock() FROM scope, unnest('{{alice,bob}}'::text[]) AS p;
 
+INSERT INTO token (scope_id, token_id, principal_id, secret_hash, created_at, created_by,
+                   idempotency_key, fingerprint)
+SELECT scope_id, 't' || n, 'alice', '', at, 'bob', 'key-' || n, '' FROM made WHERE n <= 2000;
+
+INSERT INTO audit (scope_id, audit_id, principal_id, action, subject, detail, created_at)
+SELECT scope_id, run_id, (ARRAY['alice', 'bob'])[1 + n % 2],
+       (ARRAY['run.cancelled', 'run.retried', 'token.issued'])[1 + n % 3], 'run-' || n / 3, '{{}}', at
+FROM made;
+
 INSERT INTO run (scope_id, run_id, kind, lane, principal_id, idempotency_key, fingerprint, input,
                  context, labels, conversation_id, parent_run_id, detached, lineage_id, revision,
                  created_at)

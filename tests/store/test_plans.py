@@ -27,7 +27,7 @@ from tests.store.filled import fill
 LARGE = frozenset(
     """
     run execution past_attempt step event feed signal operation operation_move operation_lookup
-    approval text_head text_delta
+    approval text_head text_delta audit token
     """.split()
 )
 
