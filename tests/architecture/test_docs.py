@@ -6,7 +6,7 @@ import re
 import tomllib
 from pathlib import Path
 
-from earnest.domain import operation, run
+from earnest.domain import approval, operation, run
 
 ROOT = Path(__file__).parents[2]
 
@@ -37,6 +37,18 @@ def test_the_moves_of_a_run_in_the_docs_are_those_of_the_code() -> None:
 def test_the_moves_of_an_operation_in_the_docs_are_those_of_the_code() -> None:
     told = {name: tuple(cells) for name, cells in rows("Operations").items()}
     meant = {move.name: (set(move.sources), set(move.targets)) for move in operation.MOVES.values()}
+    assert told == meant
+
+
+def test_the_moves_of_an_approval_in_the_docs_are_those_of_the_code() -> None:
+    told = {
+        name: (sources, targets, ", ".join(sorted(by)))
+        for name, (sources, targets, by) in rows("Approvals").items()
+    }
+    meant = {
+        move.name: (set(move.sources), set(move.targets), ", ".join(sorted(move.by.split(", "))))
+        for move in approval.MOVES.values()
+    }
     assert told == meant
 
 

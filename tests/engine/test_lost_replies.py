@@ -19,6 +19,7 @@ import asyncpg
 import pytest
 
 from earnest import App, Context
+from earnest.domain import ids
 from earnest.domain.crash_points import PROMISES
 from earnest.domain.errors import DatabaseUnavailable
 from earnest.engine.attempts import reaping
@@ -27,6 +28,7 @@ from earnest.engine.process.engine import Engine
 from earnest.engine.runs import submitting
 from earnest.store.database import Database
 from earnest.testing.clock import ManualClock
+from tests.engine import deciders
 from tests.engine.bench import MEMBER, SCOPE, Bench
 from tests.engine.conftest import MakeBench
 from tests.engine.handlers import work
@@ -221,6 +223,21 @@ async def expire(bench: Bench, provider: Provider, clock: ManualClock) -> list[s
     return await story_of(bench, run_id)
 
 
+async def decide(bench: Bench, provider: Provider, clock: ManualClock) -> list[str]:
+    """About a run that asks before it pays; once it is decided, and once nobody did in time."""
+    run_id = await bench.submit("ask")
+    await bench.drain()
+    made = await deciders.decide(bench, await deciders.asked(bench, run_id), "approve")
+    assert (made.approval.status, made.approval.version) == ("approved", 2)
+    late = await bench.submit("ask")
+    await bench.drain()
+    await clock.advance(minutes=30)
+    await bench.drain()
+    audited = await bench.value("SELECT count(*) FROM audit WHERE subject = $1",
+                                ids.show("apr", made.approval.approval_id))  # fmt: skip
+    return [str(audited), *await story_of(bench, run_id), *await story_of(bench, late)]
+
+
 async def story_of(bench: Bench, run_id: uuid.UUID) -> list[str]:
     """Status, events and moves of the run's operation."""
     found = [await bench.status(run_id), *await bench.told(run_id)]
@@ -242,6 +259,7 @@ Tale = Callable[[Bench, Provider, ManualClock], Awaitable[list[str]]]
         (retry, ("retry",)),
         (lose, ("reap",)),
         (expire, ("expire",)),
+        (decide, ("park", "decide", "begin", "expire")),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
@@ -250,7 +268,16 @@ async def test_every_other_move_is_made_once_too(
 ) -> None:
     """P4, P23: the same story as without the break."""
     provider = Provider()
-    bench = make_bench(shop(provider, deadline="1h"))
+    app = shop(provider, deadline="1h")
+
+    @app.run("ask")
+    async def ask(ctx: Context, nothing: None) -> str:
+        terms = ctx.approve(expires_in="30m")
+        order = Order(number=17)
+        receipt = await ctx.operation("pay", app.effects["test.hold"], order, approval=terms)
+        return receipt.id
+
+    bench = make_bench(app)
     expected = await tale(bench, provider, clock)
     cut = Cut(bench.engine.database.url, *around(*points))
     at_points(cut)

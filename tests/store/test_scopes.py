@@ -11,7 +11,8 @@ import pytest
 
 from earnest.domain import ids
 from earnest.domain.access import NewToken
-from earnest.store import access, runs
+from earnest.domain.approval import Proposal
+from earnest.store import access, approvals, runs
 from earnest.store.database import Database, Tx
 from tests.store.given import SCOPE, begun, insert, new_operation, new_run
 
@@ -52,6 +53,11 @@ REFERENCES = {
         "INSERT INTO text_head (scope_id, run_id, attempt, first_sequence, last_sequence, bytes) "
         "VALUES ('other', $1, 1, 1, 1, 1)"
     ),
+    "approval of a run": (
+        "INSERT INTO approval (scope_id, approval_id, run_id, name, proposal, digest, role, "
+        "requested_at, proposer, excludes_proposer) VALUES ('other', gen_random_uuid(), $1, 'a', "
+        "'1', '', 'approver', clock(), 'bob', false)"
+    ),
     "operation_move": (
         "INSERT INTO operation_move (scope_id, operation_id, version, move, state, fence, by, "
         "detail, created_at) VALUES ('other', $1, 1, 'm', 's', 0, 'b', '{}', clock())"
@@ -67,11 +73,22 @@ REFERENCES = {
 }
 
 
+async def test_an_approval_cannot_be_about_another_scopes_operation(foreign: Foreign) -> None:
+    run = new_run(scope_id=THERE)
+    assert await insert(foreign.tx, run)
+    asked = Proposal(
+        uuid.uuid4(), "refund", b"1", b"", "approver", "bob", foreign.operation_id, "bank.refund"
+    )
+    with pytest.raises(asyncpg.ForeignKeyViolationError):
+        await approvals.put(foreign.tx, THERE, run.run_id, asked)
+
+
 @pytest.mark.parametrize("table", REFERENCES)
 async def test_a_row_cannot_hang_on_another_scopes_run_or_operation(
     foreign: Foreign, table: str
 ) -> None:
-    about = foreign.run_id if table in ("step", "signal", "text_head") else foreign.operation_id
+    of_run = table in ("step", "signal", "text_head", "approval of a run")
+    about = foreign.run_id if of_run else foreign.operation_id
     with pytest.raises(asyncpg.ForeignKeyViolationError):
         await foreign.tx.execute(REFERENCES[table], about)
     there = REFERENCES[table].replace("'other'", f"'{SCOPE}'")
