@@ -139,6 +139,24 @@ SELECT ('00000000-0000-0000-0000-' || lpad(n::text, 12, '0'))::uuid, n, '', '', 
        CASE WHEN n > {INSTANCES} THEN clock() END
 FROM generate_series(1, 200) AS n;
 
+INSERT INTO artifact_room (scope_id, used_bytes) SELECT scope_id, 1000000 FROM scope;
+
+-- Of ten blobs in a row one arrives and one is discarded; of ten artifacts one was deleted.
+INSERT INTO blob (scope_id, blob_id, state, size, sha256, pieces, alive_until, created_at)
+SELECT scope_id, run_id, state, 9, sha256(run_id::text::bytea), '',
+       CASE WHEN state = 'arriving' THEN clock() + n * interval '1 s' END, at
+FROM (SELECT *, CASE n % 10 WHEN 0 THEN 'arriving' WHEN 1 THEN 'discarded' ELSE 'stored' END
+             AS state FROM made) AS m;
+
+INSERT INTO artifact (scope_id, artifact_id, blob_id, run_id, principal_id, owner_id, name,
+                      media_type, idempotency_key, fingerprint, created_at, expires_at, deleted_at)
+SELECT scope_id, run_id, CASE WHEN n % 10 > 2 THEN run_id END,
+       CASE WHEN n % 2 = 0 THEN run_id END, (ARRAY['alice', 'bob'])[1 + n % 2],
+       (ARRAY['alice', 'bob'])[1 + n % 2], 'x', 'a/b', CASE WHEN n % 3 = 0 THEN 'key-' || n END, '',
+       at, CASE WHEN n % 3 = 0 AND n % 10 > 2 THEN clock() + n * interval '1 s' END,
+       CASE WHEN n % 10 = 2 THEN at END
+FROM made WHERE n % 10 > 1;
+
 ANALYZE;
 """
 
@@ -148,7 +166,10 @@ UPDATE execution SET status = 'succeeded', lease_until = NULL, finished_at = clo
 UPDATE operation SET state = 'submitted', submitted_at = clock(), unknown_since = NULL,
                      release_reason = NULL, lookup_due_at = NULL;
 UPDATE approval SET status = 'cancelled', decided_by = NULL, decided_at = NULL;
-VACUUM FULL ANALYZE execution, operation, approval
+UPDATE blob SET state = 'discarded', alive_until = NULL WHERE state = 'arriving';
+DELETE FROM blob WHERE state = 'discarded';
+DELETE FROM artifact WHERE deleted_at IS NOT NULL;
+VACUUM FULL ANALYZE execution, operation, approval, blob, artifact
 """
 
 

@@ -27,7 +27,7 @@ from tests.store.filled import fill
 LARGE = frozenset(
     """
     run execution past_attempt step event feed signal operation operation_move operation_lookup
-    approval text_head text_delta audit token
+    approval text_head text_delta artifact blob audit token
     """.split()
 )
 
@@ -60,6 +60,11 @@ WALKS_AFTER_A_QUIET_DAY: dict[str, tuple[str, ...]] = {
     "attempts_of": ("run_held", "the attempt that runs is told by its execution"),
     "visible_attempts": ("run_held", "the attempt that runs is told by its execution"),
     "bury_instances": ("run_held", "once for each process that died"),
+    "keep_arriving": ("blob_arriving", "uploads under way"),
+    "store_blob": ("blob_arriving", "uploads under way"),
+    "discard_arriving": ("blob_arriving", "uploads under way"),
+    "give_up_arriving": ("blob_arriving", "uploads under way"),
+    "forget_blobs": ("blob_discarded", "bytes that wait to be removed"),
 }
 
 # The statements of each claim, renewal and settle, and what each has to go by.
@@ -82,6 +87,9 @@ HOT = {
     "take_due_questions": {"operation_asked_again", "operation_pkey"},
     "live_intent": {"operation_live"},
     "find_run_by_key": {"run_key"},
+    "artifact_by_key": {"artifact_key"},
+    "find_content": {"blob_content"},
+    "expired_artifacts": {"artifact_expiring", "execution_pkey"},
     "expiring_approvals": {"approval_expiring"},
     "list_pending_approvals": {"approval_pending"},
     "expire_approvals": {"approval_of_run"},

@@ -58,7 +58,7 @@ WHERE scope_id = $1 AND blob_id = $2 AND state = 'arriving' RETURNING blob_id;
 -- Uploads of which nothing was heard for too long. $1 how many.
 WITH late AS MATERIALIZED (
     SELECT scope_id, blob_id FROM blob
-    WHERE state = 'arriving' AND alive_until < clock()
+    WHERE state = 'arriving' AND alive_until < (SELECT clock())
     ORDER BY alive_until LIMIT $1
     FOR UPDATE SKIP LOCKED
 )
@@ -187,19 +187,20 @@ WHERE scope_id = $1 AND artifact_id = ANY ($2::uuid[]);
 -- A run's not before the run has ended. $1 how many.
 SELECT a.scope_id, a.artifact_id FROM artifact a
 LEFT JOIN execution e ON e.scope_id = a.scope_id AND e.run_id = a.run_id
-WHERE a.expires_at < clock() AND a.blob_id IS NOT NULL
+WHERE a.expires_at < (SELECT clock()) AND a.blob_id IS NOT NULL
   AND (a.run_id IS NULL OR e.finished_at IS NOT NULL)
 ORDER BY a.expires_at LIMIT $1;
 
 -- name: forget_artifacts
 -- Rows of deleted artifacts, once their keys need not be known. $1 how long a key is known at least,
 -- $2 how many.
-DELETE FROM artifact a USING (
+WITH old AS MATERIALIZED (
     SELECT scope_id, artifact_id FROM artifact
     WHERE deleted_at IS NOT NULL
       AND (idempotency_key IS NULL OR created_at < clock() - $1::interval)
     ORDER BY deleted_at LIMIT $2
     FOR UPDATE SKIP LOCKED
-) AS old
+)
+DELETE FROM artifact a USING old
 WHERE a.scope_id = old.scope_id AND a.artifact_id = old.artifact_id
 RETURNING a.artifact_id;
