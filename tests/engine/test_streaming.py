@@ -22,7 +22,7 @@ from earnest.engine.runs.submitting import Request
 from earnest.engine.streams import streaming, tails
 from earnest.engine.streams.streaming import Hub, Watch
 from earnest.engine.streams.tails import Frame
-from earnest.store import executions
+from earnest.store import executions, visible
 from earnest.store.database import Database
 
 SCOPE, ME = "demo", "ann"
@@ -260,6 +260,27 @@ async def test_a_hole_is_never_closed_in_silence(world: World) -> None:
 
 
 # ---- nothing is kept without bound -------------------------------------------------------------
+
+
+async def test_of_large_events_no_more_is_fetched_than_is_sent(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P10: also by the first page, which does not know yet how large they are."""
+    run_id, hub = await world.run(), world.hub()
+    await world.write(run_id, 20, rings=False, size=16_000)
+    watcher = world.watch(hub, run_id, head=21, after=1)
+    fetched: list[int] = []
+
+    async def counted(*asked: Any) -> Any:
+        found = await visible_events(*asked)
+        fetched.append(len(found))
+        return found
+
+    visible_events = visible.events
+    monkeypatch.setattr(visible, "events", counted)
+    page = await watcher.watch.page(1, None)
+    assert [frame.seq for frame in page] == [2, 3]
+    assert sum(fetched) <= 3
 
 
 async def test_a_tail_is_bounded_by_events_and_by_bytes(

@@ -26,8 +26,11 @@ class Sight:
     asked_by: str | None
 
 
-async def events(database: Database, sight: Sight, after: int, limit: int) -> list[Event]:
-    rows = await database.fetch("visible_events", *_of(sight), after, limit)
+async def events(
+    database: Database, sight: Sight, after: int, limit: int, most_bytes: int | None = None
+) -> list[Event]:
+    """At most so many, and no more than about so many bytes of them, but one at least."""
+    rows = await database.fetch("visible_events", *_of(sight), after, limit, most_bytes)
     return [facts.as_event(row) for row in rows]
 
 

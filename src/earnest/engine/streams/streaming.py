@@ -194,7 +194,7 @@ class Watch:
         when nothing is, or the run is not one that the principal `asked_by` asked for (`None`:
         whoever did)."""
         sight = Sight(*self._tail.key, asked_by)
-        events = await visible.events(self._engine.database, sight, seq, self._rows)
+        events = await visible.events(self._engine.database, sight, seq, self._rows, PAGE_BYTES)
         frames: list[Frame] = []
         size = 0
         for event in events:

@@ -2,11 +2,19 @@
 -- for it (null: whoever did). Whoever may not see it gets no rows, as if there was nothing.
 
 -- name: visible_events
--- $1 scope, $2 run, $3 principal, $4 after which number, $5 how many.
-SELECT v.run_id, v.seq, v.type, v.payload, v.created_at
-FROM run r JOIN event v USING (scope_id, run_id)
-WHERE scope_id = $1 AND run_id = $2 AND ($3::text IS NULL OR r.principal_id = $3) AND v.seq > $4
-ORDER BY v.seq LIMIT $5;
+-- $1 scope, $2 run, $3 principal, $4 after which number, $5 how many, $6 about how many bytes (null:
+-- however many).
+SELECT run_id, seq, type, payload, created_at FROM (
+    SELECT v.run_id, v.seq, v.type, v.payload, v.created_at, size.bytes,
+           sum(size.bytes) OVER (ORDER BY v.seq) AS bytes_so_far
+    FROM run r JOIN event v USING (scope_id, run_id),
+         LATERAL (SELECT CASE WHEN $6::int IS NULL THEN 0 ELSE octet_length(v.payload::text) END
+                  OFFSET 0) AS size (bytes)
+    WHERE scope_id = $1 AND run_id = $2 AND ($3::text IS NULL OR r.principal_id = $3)
+      AND v.seq > $4
+    ORDER BY v.seq LIMIT $5
+) AS v WHERE bytes_so_far - bytes < coalesce($6::int, 1)
+ORDER BY seq;
 
 -- name: oldest_event
 -- The first number that is still there.
