@@ -172,7 +172,7 @@ class Caller:
     ) -> httpx2.Request:
         token = self._token if isinstance(self._token, str) else self._token()
         if not (token and token.isascii() and token.isprintable()):
-            raise InvalidRequest("the token is one that `earnest tokens create` has printed: ern_…")
+            raise InvalidRequest("the token is one that `earnest tokens issue` has printed: ern_…")
         told = {"User-Agent": f"earnest/{version('earnest')}", "Accept": "application/json"}
         return self._http.build_request(
             method,

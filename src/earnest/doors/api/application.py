@@ -29,6 +29,7 @@ from earnest.doors.api import (
     run_parts,
     runs,
     scopes,
+    static_files,
     texts,
     tokens,
     webhooks,
@@ -90,6 +91,7 @@ def build_api(
         inbox,
         health,
         reference,
+        static_files,
     ):
         noun.routes.add_to(app)
     require_rules(app)
