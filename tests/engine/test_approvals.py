@@ -207,6 +207,20 @@ async def test_what_nobody_could_decide_is_not_put_to_anybody(
     assert (run.status, await all_asked(bench, run.run_id)) == ("succeeded", [])
 
 
+@pytest.mark.parametrize("given", ["approver", True], ids=str)
+async def test_what_is_no_terms_is_refused_before_anything_is_reserved(
+    make_bench: MakeBench, clock: ManualClock, given: Any
+) -> None:
+    async def handler(ctx: Context) -> Any:
+        with pytest.raises(InvalidRequest, match=r"approval=ctx.approve\("):
+            await ctx.operation("pay", Hold, Order(number=1), approval=given)
+
+    provider = Provider()
+    bench = make_bench(paying(work(handler), provider))
+    run = await bench.done("work")
+    assert (run.status, await bench.operations(run.run_id)) == ("succeeded", [])
+
+
 async def test_a_proposal_that_nobody_can_read_is_refused(
     make_bench: MakeBench, clock: ManualClock
 ) -> None:

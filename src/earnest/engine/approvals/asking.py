@@ -70,6 +70,15 @@ def make_terms(role: str, expires_in: Duration | None) -> Terms:
     return Terms(role, span)
 
 
+def require_terms(given: object) -> None:
+    """Raises `InvalidRequest` for what is no terms, such as a decision of its own."""
+    if not isinstance(given, Terms):
+        raise InvalidRequest(
+            "`approval` takes the terms on which it is approved: "
+            'approval=ctx.approve(role="approver", expires_in="24h"), without a name'
+        )
+
+
 def own_proposal(asker: Asker, name: str, proposal: Any, terms: Terms) -> Proposal:
     """A decision for its own sake. Raises `InvalidRequest` for what is not JSON, and
     `PayloadTooLarge`."""

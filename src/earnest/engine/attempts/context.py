@@ -299,6 +299,7 @@ class Context(Filing):
     async def _have_approved(self, intent: intending.Intent, terms: Terms) -> intending.Intent:
         """Returns when somebody has approved it. The intent is durable before anybody is asked, and
         given up when the answer is no. What was begun already is past its approval."""
+        asking.require_terms(terms)
         asked = asking.request_proposal(
             self._asker(), intent.name, terms, operation_id=intent.operation_id,
             effect=intent.effect.kind, data=intent.data,
