@@ -142,9 +142,11 @@ FROM generate_series(1, 200) AS n;
 INSERT INTO artifact_room (scope_id, used_bytes) SELECT scope_id, 1000000 FROM scope;
 
 -- Of ten blobs in a row one arrives and one is discarded; of ten artifacts one was deleted.
-INSERT INTO blob (scope_id, blob_id, state, size, sha256, pieces, alive_until, created_at)
+INSERT INTO blob (scope_id, blob_id, state, size, sha256, pieces, alive_until, discarded_at,
+                  created_at)
 SELECT scope_id, run_id, state, 9, sha256(run_id::text::bytea), '',
-       CASE WHEN state = 'arriving' THEN clock() + n * interval '1 s' END, at
+       CASE WHEN state = 'arriving' THEN clock() + n * interval '1 s' END,
+       CASE WHEN state = 'discarded' THEN at END, at
 FROM (SELECT *, CASE n % 10 WHEN 0 THEN 'arriving' WHEN 1 THEN 'discarded' ELSE 'stored' END
              AS state FROM made) AS m;
 
@@ -166,7 +168,7 @@ UPDATE execution SET status = 'succeeded', lease_until = NULL, finished_at = clo
 UPDATE operation SET state = 'submitted', submitted_at = clock(), unknown_since = NULL,
                      release_reason = NULL, lookup_due_at = NULL;
 UPDATE approval SET status = 'cancelled', decided_by = NULL, decided_at = NULL;
-UPDATE blob SET state = 'discarded', alive_until = NULL WHERE state = 'arriving';
+UPDATE blob SET state = 'discarded', alive_until = NULL, discarded_at = clock() WHERE state = 'arriving';
 DELETE FROM blob WHERE state = 'discarded';
 DELETE FROM artifact WHERE deleted_at IS NOT NULL;
 VACUUM FULL ANALYZE execution, operation, approval, blob, artifact

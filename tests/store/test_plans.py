@@ -41,6 +41,8 @@ WALKS: dict[str, tuple[str, ...]] = {
     "doubts_by_effect": ("operation_unknown", "what is in doubt, asked for by a doctor"),
     "doubts_by_scope": ("operation_unknown", "what is in doubt, told to who looks at one scope's"),
     "overdue_work": ("run_held", "leases are not indexed, so that a renewal stays cheap"),
+    "sample_blobs": ("blob_pkey", "its two ends, asked for by a doctor"),
+    "uncollected_blobs": ("blob_discarded", "bytes that wait to be removed; asked by a doctor"),
     "count_runs": ("execution", "how many there are of each status; asked for by people"),
     "lapsed_runs": ("run_held", "leases are not indexed, so that a renewal stays cheap"),
     "next_due": ("run_delayed", "its first entry is the answer"),

@@ -157,12 +157,9 @@ async def known(database: Database, keys: Sequence[BlobKey]) -> set[BlobKey]:
     return {_as_key(row) for row in await database.fetch("known_blobs", *_columns(keys))}
 
 
-async def stored(
-    database: Database, after: BlobKey | None, limit: int
-) -> list[tuple[BlobKey, int]]:
-    """Blobs that artifacts name, with their sizes, in the order of their names."""
-    scope_id, blob_id = ("", _FIRST) if after is None else (after.scope_id, after.blob_id)
-    rows = await database.fetch("stored_blobs", scope_id, blob_id, limit)
+async def sample(database: Database, limit: int) -> list[tuple[BlobKey, int]]:
+    """Some of the blobs that artifacts name, with their sizes."""
+    rows = await database.fetch("sample_blobs", limit)
     return [(_as_key(row), row["size"]) for row in rows]
 
 

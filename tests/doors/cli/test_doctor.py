@@ -21,7 +21,7 @@ def test_an_embedded_database_with_its_worker_is_well(program: Program) -> None:
         assert told["healthy"] is True
         assert "free of" in next(one["detail"] for one in told["checks"] if one["check"] == "disk")
         table = here.good("doctor", "--strict").out
-    assert "19 ok, 0 worth a look, 0 bad" in table
+    assert "23 ok, 0 worth a look, 0 bad" in table
 
 
 def test_due_work_that_nobody_takes_up_is_bad_and_what_to_do_is_said(here: Program) -> None:

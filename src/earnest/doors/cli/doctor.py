@@ -53,11 +53,12 @@ def doctor(
 
 
 async def _diagnose(engine: Engine, home: Path | None) -> list[Named]:
+    from earnest.engine.inspection.artifact_checks import ARTIFACT_CHECKS
     from earnest.engine.inspection.doctoring import Patient, diagnose
     from earnest.engine.inspection.server_checks import SERVER_CHECKS
     from earnest.engine.inspection.work_checks import WORK_CHECKS
 
-    return await diagnose(Patient(engine, home), [*SERVER_CHECKS, *WORK_CHECKS])
+    return await diagnose(Patient(engine, home), [*SERVER_CHECKS, *WORK_CHECKS, *ARTIFACT_CHECKS])
 
 
 def _unopened(error: DatabaseUnavailable | HomeUnusable | SchemaMismatch) -> Named:

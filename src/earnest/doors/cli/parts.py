@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from earnest.domain.access import Principal, Scope, Token
     from earnest.domain.approval import Approval
     from earnest.domain.audit import AuditEntry
+    from earnest.domain.artifact import Artifact, Room
     from earnest.domain.event import Event
     from earnest.domain.explanation import Explanation
     from earnest.domain.operation import Lookup, Operation, OperationMove
@@ -79,6 +80,10 @@ class Shown(Protocol):
     def show_operation_summary(self, found: Operation, /) -> Mapping[str, Any]: ...
 
     def show_operation(self, found: Operation, asked: Sequence[Lookup], /) -> Mapping[str, Any]: ...
+
+    def show_artifact(self, found: Artifact, /) -> Mapping[str, Any]: ...
+
+    def show_room(self, scope_id: str, room: Room, /) -> Mapping[str, Any]: ...
 
     def show_explanation(self, found: Explanation, /) -> Mapping[str, Any]: ...
 

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from earnest.doors.cli import (
+    artifacts,
     approvals,
     audit,
     check,
@@ -67,6 +68,7 @@ def build(more: Sequence[AddCommands] = ()) -> typer.Typer:
     for name, noun in {
         "runs": runs.commands,
         "operations": operations.commands,
+        "artifacts": artifacts.commands,
         "approvals": approvals.commands,
         "scopes": scopes.commands,
         "principals": principals.commands,

@@ -78,6 +78,24 @@ def progress(what: str, total: int) -> Iterator[Callable[[], None]]:
         yield lambda: bar.advance(task)
 
 
+@contextmanager
+def progress_of_bytes(what: str, total: int | None) -> Iterator[Callable[[int], None]]:
+    """As `progress`, for bytes; yields what advances it by so many. `None`: nobody knows how many
+    there will be."""
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+    errors = Console(stderr=True)
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+    )
+    with Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal) as bar:
+        task = bar.add_task(what, total=total)
+        yield lambda count: bar.advance(task, count)
+
+
 def write(text: str) -> None:
     """Text from outside as it comes: lines stay lines, and nothing in it moves the cursor."""
     shown = "".join(c if c.isprintable() or c in "\n\t" else "�" for c in text)

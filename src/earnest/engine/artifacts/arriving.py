@@ -55,7 +55,7 @@ class Arrival:
             await place_of(self._engine).write(self.key, self._signed(pieces))
         except StorageUnavailable as error:
             await self._sign()  # what was given up is taken away under its writer's hands
-            log.error("artifacts.unavailable", error=error.detail)
+            log.warning("artifacts.unavailable", error=error.detail)
             raise
         reach("write.after")
         await self.sign()

@@ -100,7 +100,7 @@ class OpenArtifact:
 
     def _damaged(self, why: str, number: int) -> ArtifactDamaged:
         shown = ids.show("art", self.artifact.artifact_id)
-        log.error("artifact.damaged", artifact_id=shown, why=why, at=number * PIECE_BYTES)
+        log.warning("artifact.damaged", artifact_id=shown, why=why, at=number * PIECE_BYTES)
         return ArtifactDamaged(f"the bytes of {shown} are damaged: {why}")
 
 

@@ -21,9 +21,11 @@ CREATE TABLE blob (
     pieces      bytea,
     alive_until timestamptz,
     created_at  timestamptz NOT NULL,
+    discarded_at timestamptz,
     PRIMARY KEY (scope_id, blob_id),
     UNIQUE (scope_id, blob_id, state),
     CHECK ((state = 'arriving') = (alive_until IS NOT NULL)),
+    CHECK ((state = 'discarded') = (discarded_at IS NOT NULL)),
     CHECK (state <> 'stored' OR (size IS NOT NULL AND sha256 IS NOT NULL AND pieces IS NOT NULL))
 );
 ALTER TABLE blob ALTER COLUMN pieces SET STORAGE EXTERNAL;

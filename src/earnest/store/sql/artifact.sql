@@ -51,7 +51,7 @@ WHERE scope_id = $1 AND blob_id = $2 AND state = 'arriving' RETURNING blob_id;
 
 -- name: discard_arriving
 -- What an upload left that came to nothing. $1 scope, $2 blob.
-UPDATE blob SET state = 'discarded', alive_until = NULL
+UPDATE blob SET state = 'discarded', alive_until = NULL, discarded_at = clock()
 WHERE scope_id = $1 AND blob_id = $2 AND state = 'arriving' RETURNING blob_id;
 
 -- name: give_up_arriving
@@ -62,7 +62,7 @@ WITH late AS MATERIALIZED (
     ORDER BY alive_until LIMIT $1
     FOR UPDATE SKIP LOCKED
 )
-UPDATE blob b SET state = 'discarded', alive_until = NULL FROM late l
+UPDATE blob b SET state = 'discarded', alive_until = NULL, discarded_at = clock() FROM late l
 WHERE b.scope_id = l.scope_id AND b.blob_id = l.blob_id AND b.state = 'arriving'
 RETURNING b.scope_id, b.blob_id;
 
@@ -74,7 +74,7 @@ ORDER BY blob_id FOR UPDATE;
 -- name: discard_unnamed
 -- A statement of its own after the lock: it sees what was committed before. $1 scope, $2 blobs.
 WITH gone AS (
-    UPDATE blob b SET state = 'discarded'
+    UPDATE blob b SET state = 'discarded', discarded_at = clock()
     WHERE b.scope_id = $1 AND b.blob_id = ANY ($2::uuid[]) AND b.state = 'stored'
       AND NOT EXISTS (SELECT FROM artifact a WHERE a.scope_id = $1 AND a.blob_id = b.blob_id)
     RETURNING b.blob_id, b.size
@@ -106,11 +106,23 @@ SELECT b.scope_id, b.blob_id
 FROM unnest($1::text[], $2::uuid[]) AS i (scope_id, blob_id)
 JOIN blob b ON b.scope_id = i.scope_id AND b.blob_id = i.blob_id;
 
--- name: stored_blobs
--- $1 scope and $2 blob after which to begin, $3 how many.
-SELECT scope_id, blob_id, size FROM blob
-WHERE (scope_id, blob_id) > ($1, $2) AND state = 'stored'
-ORDER BY scope_id, blob_id LIMIT $3;
+-- name: sample_blobs
+-- Some at both ends of all names. $1 how many of each.
+(SELECT b.scope_id, b.blob_id, b.size FROM blob b
+ WHERE b.state = 'stored' ORDER BY b.scope_id, b.blob_id LIMIT $1)
+UNION
+(SELECT b.scope_id, b.blob_id, b.size FROM blob b
+ WHERE b.state = 'stored' ORDER BY b.scope_id DESC, b.blob_id DESC LIMIT $1);
+
+-- name: uncollected_blobs
+-- Uploads that ended in nothing, and contents that were discarded. $1 since how long.
+SELECT count(*) AS blobs, extract(epoch FROM clock() - min(late_at))::float8 AS seconds FROM (
+    SELECT alive_until AS late_at FROM blob
+    WHERE state = 'arriving' AND alive_until < (SELECT clock() - $1::interval)
+    UNION ALL
+    SELECT discarded_at FROM blob
+    WHERE state = 'discarded' AND discarded_at < (SELECT clock() - $1::interval)
+) AS late;
 
 -- name: put_artifact
 -- $1 scope, $2 artifact, $3 blob, $4 run, $5 who brought it, $6 who owns it, $7 name, $8 media type,
