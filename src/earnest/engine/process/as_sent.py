@@ -36,6 +36,6 @@ def fingerprint(kind: str, value: Any) -> bytes:
 
 
 def is_as_written(found: bytes, kind: str, data: bytes) -> bool:
-    """Whether a fingerprint is the one of what the kind's type wrote: nothing else was known of
-    the request. So it is where many are submitted at once."""
+    """Whether a fingerprint is the one of what the kind's type wrote: what was handed over was no
+    JSON before."""
     return found == canonical.digest(b"\x00".join((kind.encode(), data)))

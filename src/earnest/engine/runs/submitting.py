@@ -22,6 +22,7 @@ from earnest.domain.errors import (
     PayloadTooLarge,
 )
 from earnest.domain.run import NewRun, Run
+from earnest.engine.process import as_sent
 from earnest.engine.process.doorbells import WORK
 from earnest.engine.process.engine import Engine
 from earnest.engine.process.kinds import RunKind
@@ -98,7 +99,7 @@ async def submit_many(
     if len(keys) != len(inputs):
         raise InvalidRequest(f"{len(inputs)} inputs came with {len(keys)} keys; give one each")
     new = [
-        _new_run(engine, kind, scope_id, principal_id, Request(kind_name, value, key))
+        _new_run(engine, kind, scope_id, principal_id, _one_of_many(kind_name, value, key))
         for value, key in zip(inputs, keys, strict=True)
     ]
 
@@ -112,6 +113,11 @@ async def submit_many(
     found = await engine.database.promise("submit", work)
     engine.bells.ring(WORK)
     return found
+
+
+def _one_of_many(kind: str, value: Any, key: str | None) -> Request:
+    sent = None if key is None else as_sent.request(kind, value)
+    return Request(kind, value, key, fingerprint_of=sent)
 
 
 async def _the_same(tx: Tx, kind: RunKind[Any, Any], new: NewRun) -> uuid.UUID:
