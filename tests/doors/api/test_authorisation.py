@@ -243,7 +243,7 @@ async def test_a_handler_that_does_not_ask_the_database_as_the_caller_is_found(
     """The rule is right and its query is not: foreign members and other scopes would see it."""
     _declared("/v1/things/{run_id}").add_to(outside.app)
     outside.app.openapi_schema = None
-    monkeypatch.setattr("tests.doors.api.outside._DOCUMENT", {})
+    monkeypatch.setattr("tests.doors.api.outside._CONTRACT", [])
     (case,) = [one for one in cases(outside.app) if "things" in one.route[1]]
     wrong = await judge(outside, case)
     assert len(wrong) >= 4

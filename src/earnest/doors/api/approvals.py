@@ -9,6 +9,7 @@ from starlette.responses import Response
 
 from earnest.domain import ids
 from earnest.domain.approval import Approval
+from earnest.domain.errors import ApprovalExpired, ProposalChanged
 from earnest.domain.run import Run
 from earnest.doors.api import headers, shapes
 from earnest.doors.api.cursors import instant, read_id, read_instant
@@ -66,7 +67,7 @@ async def read_approval(visit: Visiting, approval_id: str) -> Response:
     Answer(shapes.Approval, headers=("ETag", "Idempotency-Replayed")),
     roles=DECIDERS,
     seen_by=_SEEN_BY,
-    problems=(400, 409, 412, 413, 415, 428),
+    problems=(400, 409, ApprovalExpired, ProposalChanged, 412, 413, 415, 428),
     takes=(LOOKED_AT, KEY_TAKEN),
 )
 async def decide_approval(visit: Visiting, approval_id: str, body: DecisionBody) -> Response:

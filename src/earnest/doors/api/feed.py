@@ -10,9 +10,9 @@ from starlette.responses import Response
 from earnest.domain.errors import ResyncRequired
 from earnest.doors.api import headers, shapes
 from earnest.doors.api.feed_stream import (
+    FRAMES,
     caught_up,
     is_known,
-    item_schema,
     position_of,
     stream_feed,
 )
@@ -31,7 +31,7 @@ routes = Routes("events")
 
 @routes.get(
     "/v1/events",
-    Answer(shapes.FeedPage, items=item_schema(), ends=False),
+    Answer(shapes.FeedPage, items=FRAMES, ends=False),
     roles=MINE_OR_SCOPES,
     problems=(400, 410),
     takes=(LAST_EVENT_ID,),

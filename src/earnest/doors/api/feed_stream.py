@@ -10,16 +10,16 @@ goes on with what is new.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 from starlette.responses import Response
 
 from earnest.doors.api import shapes, sse
-from earnest.doors.api.reader import Reader, first_of, stream_schema
+from earnest.doors.api.frames import UNNAMED, Frames
+from earnest.doors.api.reader import Reader, first_of
 from earnest.doors.api.sse import Ending, EventStream, Wire
 from earnest.doors.api.streams import Life, Streams, show_position
 from earnest.doors.api.visit import Visit
-from earnest.engine.process.epoch import Position, read_position
+from earnest.engine.process.epoch import POSITION_PATTERN, Position, read_position
 from earnest.engine.streams.feeding import FeedPage, FeedWatch
 from earnest.store import feed
 from earnest.store.feed import Bounds
@@ -30,16 +30,17 @@ NOW = "now"
 # appended to; after a long time that may take longer, and the rest comes as it is found.
 _PATIENCE = 5.0
 
-_CONTROLS = {
-    "heartbeat": shapes.FeedHeartbeat,
-    "resync_required": shapes.FeedResync,
-    "stream_end": shapes.StreamEnd,
-}
-
-
-def item_schema() -> dict[str, Any]:
-    """What a stream is made of, for OpenAPI."""
-    return stream_schema("Event", _CONTROLS)
+FRAMES = Frames(
+    {
+        UNNAMED: shapes.Event,
+        "heartbeat": shapes.FeedHeartbeat,
+        "resync_required": shapes.FeedResync,
+        "stream_end": shapes.StreamEnd,
+    },
+    (UNNAMED, "heartbeat", "resync_required"),
+    POSITION_PATTERN,
+    "kq3v7d2m4n5p-42",
+)
 
 
 def is_known(at: Position, life: Life, bounds: Bounds) -> bool:

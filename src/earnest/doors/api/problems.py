@@ -31,32 +31,12 @@ from earnest.domain.errors import (
     Unauthenticated,
 )
 from earnest.doors.api import headers, sse
+from earnest.doors.api.codes import BY_STATUS, CODES, type_of
 
 MEDIA_TYPE = "application/problem+json"
 RETRY_AFTER = 2  # seconds
 STREAMS = ("/events", "-events")
 """How the paths of streams end."""
-
-CODES = frozenset(
-    """
-    invalid_request unauthenticated forbidden not_found method_not_allowed conflict
-    idempotency_conflict resync_required version_mismatch payload_too_large unsupported_media_type
-    precondition_required backlog_full rate_limited quota_exceeded approval_expired
-    proposal_changed range_not_satisfiable busy internal_error
-    """.split()
-)
-
-_BY_STATUS = {
-    400: "invalid_request",
-    401: "unauthenticated",
-    403: "forbidden",
-    404: "not_found",
-    405: "method_not_allowed",
-    409: "conflict",
-    413: "payload_too_large",
-    415: "unsupported_media_type",
-    503: "busy",
-}
 
 # The server's words for a lock or an answer that took too long, and for no more connections.
 _OVERLOADED = frozenset({"55P03", "57014", "53300"})
@@ -86,27 +66,27 @@ def answer(error: Exception, scope: Scope) -> Response:
     told = _told(error)
     if isinstance(told, Busy) and _asks_for_stream(scope):
         return sse.busy_answer()
-    status = told.status
+    status, code = told.status, code_of(told)
     body = {
-        "type": f"urn:earnest:problem:{code_of(told)}",
-        "title": told.title(),
+        "type": type_of(code),
+        "title": CODES[code].title,
         "status": status,
         "detail": told.detail,
         "instance": quote(scope["path"]),
-        "code": code_of(told),
+        "code": code,
         "request_id": scope["state"]["request_id"],
     }
     body |= {name: value for name, value in _members(told).items() if name not in body}
     return Response(msgspec.json.encode(body), status, _headers(error, told), MEDIA_TYPE)
 
 
-def code_of(error: EarnestError) -> str:
+def code_of(error: EarnestError | type[EarnestError]) -> str:
     """The code out of the closed list: the error's own, its nearest ancestor's, its status's."""
-    for ancestor in type(error).__mro__:
+    for ancestor in (error if isinstance(error, type) else type(error)).__mro__:
         code = getattr(ancestor, "code", "")
         if code in CODES:
             return str(code)
-    return _BY_STATUS.get(error.status, "internal_error")
+    return BY_STATUS.get(error.status, "internal_error")
 
 
 def is_broken(error: Exception) -> bool:

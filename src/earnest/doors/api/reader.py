@@ -14,16 +14,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import accumulate, takewhile
-from typing import Any, Generic, TypeVar
-
-from pydantic import TypeAdapter
+from typing import Generic, TypeVar
 
 from earnest.domain.errors import NotFound, Unauthenticated
-from earnest.doors.api import problems, shapes
+from earnest.doors.api import problems
 from earnest.doors.api.sse import Ending, Wire
 from earnest.doors.api.streams import Life, Streams
 from earnest.doors.api.visit import Visit
-from earnest.engine.process.epoch import POSITION_PATTERN
 from earnest.engine.streams.tails import PAGE_BYTES, Frame
 
 CHUNK_BYTES = PAGE_BYTES
@@ -162,26 +159,3 @@ def first_of(frames: list[Frame]) -> list[Frame]:
     sizes = accumulate(len(frame.data) for frame in frames)
     fitting = sum(1 for _ in takewhile(lambda size: size <= CHUNK_BYTES, sizes))
     return frames[: max(fitting, 1)]
-
-
-def stream_schema(model: str, controls: dict[str, Any]) -> dict[str, Any]:
-    """What a stream is made of, for OpenAPI: events of the shape `model` without a name, and named
-    ones about the stream."""
-    named = [
-        TypeAdapter(shape).json_schema(mode="serialization", ref_template=shapes.REFERENCE)
-        for shape in controls.values()
-    ]
-    for schema in named:
-        schema.pop("$defs", None)  # they are in the document already
-    event = {"$ref": shapes.REFERENCE.format(model=model)}
-    data = {"contentMediaType": "application/json", "contentSchema": {"anyOf": [event, *named]}}
-    return {
-        "type": "object",
-        "required": ["data"],
-        "properties": {
-            "id": {"type": "string", "pattern": POSITION_PATTERN},
-            "event": {"type": "string", "enum": list(controls)},
-            "data": {"type": "string", **data},
-            "retry": {"type": "integer", "minimum": 0},
-        },
-    }

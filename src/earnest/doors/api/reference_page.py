@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping
 from html import escape
 from typing import Any
 
+from earnest.doors.api.codes import CODES
+
 _STYLE = """
 :root{color-scheme:light dark;--line:#8884;--soft:#8882;
 --quiet:color-mix(in srgb,currentColor 65%,transparent)}
@@ -46,7 +48,16 @@ def render(document: Mapping[str, Any]) -> str:
     for noun, calls in _by_noun(document).items():
         parts.append(f"<h2>{escape(noun)}</h2>")
         parts += [_call(method, path, call, schemas) for method, path, call in calls]
-    return "\n".join(parts)
+    return "\n".join([*parts, "<h2>Problems</h2>", *(_problem(name) for name in CODES)])
+
+
+def _problem(name: str) -> str:
+    """Where the `type` of a problem leads."""
+    code = CODES[name]
+    return (
+        f"<h3 id='problem-{name}'><code>{name}</code> {code.status}</h3>"
+        f"<p>{_prose(code.title)}. {_prose(code.when)}</p><p>{_prose(code.then)}</p>"
+    )
 
 
 def _by_noun(document: Mapping[str, Any]) -> dict[str, list[tuple[str, str, Any]]]:
@@ -95,7 +106,9 @@ def _parameters(call: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
 
 def _answers(call: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
     for status, answer in sorted(call["responses"].items()):
-        yield escape(status), escape(answer.get("description", ""))
+        codes = answer.get("$ref", "").rpartition("/")[2].split(".")
+        told = [f"<a href='#problem-{code}'>{code}</a>" for code in codes if code]
+        yield escape(status), ", ".join(told) or _prose(answer.get("description", ""))
 
 
 def _good_bodies(call: Mapping[str, Any], schemas: Mapping[str, Any]) -> Iterator[str]:

@@ -13,10 +13,12 @@ from fastapi import Depends, FastAPI, Request
 from fastapi.routing import APIRoute
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
-from earnest.domain.errors import SettingInvalid
-from earnest.doors.api import sse
+from earnest.domain.errors import EarnestError, IdempotencyConflict, SettingInvalid
+from earnest.doors.api import answers, sse
+from earnest.doors.api.codes import BY_STATUS
+from earnest.doors.api.frames import Frames
 from earnest.doors.api.json_bodies import read_json
-from earnest.doors.api.problems import MEDIA_TYPE
+from earnest.doors.api.problems import code_of
 from earnest.doors.api.rules import EVERYBODY, SIGNED, Rule
 from earnest.doors.api.said_once import SaidOnce
 from earnest.doors.api.visit import admission
@@ -28,7 +30,8 @@ Handler = Callable[..., Awaitable[Response]]
 MINE_OR_SCOPES = (Role.MEMBER, Role.OPERATOR)
 """Who does and sees runs: a member its own, an operator the scope's."""
 
-_ALWAYS = (401, 500, 503)
+_ALWAYS = (413, 500, 503)
+_WITH_TOKEN = (400, 401, *_ALWAYS)
 _FILE = {"*/*": {"schema": {"type": "string", "format": "binary"}}}
 
 
@@ -43,7 +46,12 @@ def told_header(name: str, text: str) -> dict[str, Any]:
 
 
 _KEY = "Names this request: sent again with the same key, it is done once. Bare or quoted."
-_KEY_LIMITS = {"minLength": 1, "maxLength": 257, "pattern": "^[ -~]+$"}
+_KEY_LIMITS = {
+    "minLength": 1,
+    "maxLength": 512,
+    "pattern": '^([!#-~]([ -~]{0,253}[!-~])?|"([ !#-\\[\\]-~]|\\\\["\\\\]){1,255}")$',
+    "examples": ["order-17"],
+}
 KEY_NEEDED = _header("Idempotency-Key", _KEY, required=True, **_KEY_LIMITS)
 KEY_TAKEN = _header("Idempotency-Key", _KEY, required=False, **_KEY_LIMITS)
 SIGNATURE = tuple(
@@ -84,7 +92,7 @@ LOOKED_AT = _header(
 @dataclass(frozen=True, slots=True)
 class Answer:
     """What a route answers when all is well: its body, its status, other statuses with the same
-    body, and the headers worth naming. A page has no body to describe. `items` is the schema of
+    body, and the headers worth naming. A page has no body to describe. `items` are the frames of
     what is streamed, to everybody where there is no body and else to who asks for a stream; 204
     ends it for good, where it `ends`. A `file` is bytes of any type. Statuses in `bare` have no
     body."""
@@ -93,7 +101,7 @@ class Answer:
     status: int = 200
     also: dict[int, str] = field(default_factory=dict)
     headers: tuple[str, ...] = ()
-    items: dict[str, Any] | None = None
+    items: Frames | None = None
     ends: bool = True
     file: bool = False
     bare: dict[int, str] = field(default_factory=dict)
@@ -101,9 +109,12 @@ class Answer:
 
 class JsonRoute(APIRoute):
     """A route whose body, where it has one, is read strictly before anything else sees it. `rule`
-    says who may come; one that was not declared here has none, and is refused at start."""
+    says who may come; one that was not declared here has none, and is refused at start. `codes` are
+    what it may be refused with, `frames` what it streams."""
 
     rule: Rule | None = None
+    codes: frozenset[str] = frozenset()
+    frames: Frames | None = None
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
@@ -116,12 +127,26 @@ class JsonRoute(APIRoute):
         return read_and_handle
 
 
+Problems = tuple[int | type[EarnestError], ...]
+"""What a route may refuse with: the error, or a status that says enough."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Declared:
+    path: str
+    handler: Handler
+    terms: dict[str, Any]
+    rule: Rule
+    answer: Answer
+    codes: frozenset[str]
+
+
 class Routes:
     """The routes of one noun; `add_to` an application."""
 
     def __init__(self, noun: str) -> None:
         self._noun = noun
-        self._declared: list[tuple[str, Handler, dict[str, Any], Rule]] = []
+        self._declared: list[_Declared] = []
 
     def get(self, path: str, answer: Answer, **terms: Any) -> Callable[[Handler], Handler]:
         return self._declare("GET", path, answer, **terms)
@@ -142,30 +167,34 @@ class Routes:
         return self._declare("DELETE", path, answer, **terms)
 
     def public(
-        self, path: str, answer: Answer, problems: tuple[int, ...] = ()
+        self, path: str, answer: Answer, problems: Problems = ()
     ) -> Callable[[Handler], Handler]:
         """A route for everybody: it must tell no facts."""
-        return self._keep(path, _terms("GET", answer, set(problems)), EVERYBODY)
+        codes = _codes((*_ALWAYS, *problems))
+        return self._keep(path, _terms("GET", answer), EVERYBODY, answer, codes)
 
     def signed(
-        self, path: str, answer: Answer, problems: tuple[int, ...] = ()
+        self, path: str, answer: Answer, problems: Problems = ()
     ) -> Callable[[Handler], Handler]:
         """A route for whoever signs what it sends; the handler verifies it."""
-        terms = _terms("POST", answer, set(problems))
+        terms = _terms("POST", answer)
         body = {"content": {"application/json": {"schema": {}}}, "required": True}
         terms["openapi_extra"] = {
             "security": [{"signature": []}],
             "parameters": list(SIGNATURE),
             "requestBody": body,
         }
-        return self._keep(path, terms, SIGNED)
+        codes = _codes((*_WITH_TOKEN, *problems))
+        return self._keep(path, terms, SIGNED, answer, codes)
 
     def add_to(self, app: FastAPI) -> None:
-        for path, handler, terms, rule in self._declared:
-            app.router.add_api_route(path, handler, route_class_override=JsonRoute, **terms)
+        for one in self._declared:
+            app.router.add_api_route(
+                one.path, one.handler, route_class_override=JsonRoute, **one.terms
+            )
             made = app.routes[-1]
             assert isinstance(made, JsonRoute), "as it was just said"
-            made.rule = rule
+            made.rule, made.codes, made.frames = one.rule, one.codes, one.answer.items
 
     def _declare(
         self,
@@ -176,17 +205,19 @@ class Routes:
         roles: tuple[Role, ...],
         seen_by: tuple[Role, ...] = MINE_OR_SCOPES,
         of_first_scope: bool = False,
-        problems: tuple[int, ...] = (),
+        problems: Problems = (),
         takes: tuple[dict[str, Any], ...] = (),
         takes_file: bool = False,
     ) -> Callable[[Handler], Handler]:
         """The three about who may come are the route's `Rule`. The handler looks for the thing that
         the path names as the actor, and then requires the role if `seen_by` holds more."""
         rule = Rule(roles, seen_by, of_first_scope, hides="{" in path)
-        refusals = {*_ALWAYS, *problems, 404 if rule.hides else 403}
-        if rule.hides and roles != seen_by:
-            refusals.add(403)
-        terms = _terms(method, answer, refusals)
+        codes = _codes((*_WITH_TOKEN, *problems, 404 if rule.hides else 403))
+        if (rule.hides and roles != seen_by) or of_first_scope:
+            codes |= _codes((403,))
+        if any(one["name"] == "Idempotency-Key" for one in takes):
+            codes |= _codes((IdempotencyConflict,))
+        terms = _terms(method, answer)
         terms["dependencies"] = [Depends(admission(rule))]
         terms["openapi_extra"] = {
             "security": [{"token": [role.value]} for role in roles],
@@ -194,13 +225,21 @@ class Routes:
         }
         if takes_file:
             terms["openapi_extra"]["requestBody"] = {"content": _FILE, "required": True}
-        return self._keep(path, terms, rule)
+        return self._keep(path, terms, rule, answer, codes)
 
-    def _keep(self, path: str, terms: dict[str, Any], rule: Rule) -> Callable[[Handler], Handler]:
+    def _keep(
+        self,
+        path: str,
+        terms: dict[str, Any],
+        rule: Rule,
+        answer: Answer,
+        codes: frozenset[str],
+    ) -> Callable[[Handler], Handler]:
         def declare(handler: Handler) -> Handler:
             summary, _, rest = cleandoc(handler.__doc__ or "").partition("\n")
             told = {"summary": summary.rstrip("."), "description": rest, "tags": [self._noun]}
-            self._declared.append((path, handler, {**terms, **told}, rule))
+            declared = _Declared(path, handler, {**terms, **told}, rule, answer, codes)
+            self._declared.append(declared)
             return handler
 
         return declare
@@ -215,13 +254,17 @@ def require_rules(app: FastAPI) -> None:
         )
 
 
-def _terms(method: str, answer: Answer, refusals: set[int]) -> dict[str, Any]:
+def _codes(problems: Problems) -> frozenset[str]:
+    return frozenset(BY_STATUS[one] if isinstance(one, int) else code_of(one) for one in problems)
+
+
+def _terms(method: str, answer: Answer) -> dict[str, Any]:
     return {
         "methods": [method],
         "response_class": _response_class(answer),
         "status_code": answer.status,
         "response_model": answer.body,
-        "responses": _described(answer, refusals),
+        "responses": _described(answer),
     }
 
 
@@ -233,8 +276,8 @@ def _response_class(answer: Answer) -> type[Response]:
     return HTMLResponse if answer.items is None else sse.EventStream
 
 
-def _described(answer: Answer, refusals: set[int]) -> dict[int | str, dict[str, Any]]:
-    headers = {name: {"schema": {"type": "string"}} for name in answer.headers}
+def _described(answer: Answer) -> dict[int | str, dict[str, Any]]:
+    headers = answers.headers(answer.headers)
     good: dict[int | str, dict[str, Any]] = {answer.status: {"headers": headers}}
     for status, text in answer.also.items():
         good[status] = {"model": answer.body, "description": text, "headers": headers}
@@ -243,12 +286,8 @@ def _described(answer: Answer, refusals: set[int]) -> dict[int | str, dict[str, 
     for status, text in answer.bare.items():
         good[status] = {"description": text, "headers": headers}
     if answer.items is not None:
-        good[answer.status]["content"] = {sse.MEDIA_TYPE: {"itemSchema": answer.items}}
+        good[answer.status]["content"] = {sse.MEDIA_TYPE: {}}
     if answer.items is not None and answer.ends:
-        good[204] = {"description": "A stream would have nothing more to tell"}
-    return {**good, **{status: problem_described(status) for status in sorted(refusals)}}
-
-
-def problem_described(status: int) -> dict[str, Any]:
-    schema = {"$ref": "#/components/schemas/Problem"}
-    return {"content": {MEDIA_TYPE: {"schema": schema}}}
+        nothing = "A stream would have nothing more to tell"
+        good[204] = {"description": nothing, "headers": answers.headers(())}
+    return good

@@ -15,7 +15,7 @@ from earnest.doors.api.json_bodies import json_answer
 from earnest.doors.api.listings import Listing
 from earnest.doors.api.parameters import EventsQuery, PageQuery
 from earnest.doors.api.routes import LAST_EVENT_ID, MINE_OR_SCOPES, Answer, Routes
-from earnest.doors.api.run_stream import first_kept, item_schema, position_asked, stream_events
+from earnest.doors.api.run_stream import FRAMES, first_kept, position_asked, stream_events
 from earnest.doors.api.showing import (
     show_attempt,
     show_event,
@@ -35,7 +35,7 @@ Page = Annotated[PageQuery, Query()]
 
 @routes.get(
     "/v1/runs/{run_id}/events",
-    Answer(shapes.EventPage, items=item_schema()),
+    Answer(shapes.EventPage, items=FRAMES),
     roles=MINE_OR_SCOPES,
     problems=(400, 410),
     takes=(LAST_EVENT_ID,),

@@ -10,7 +10,6 @@ is `sse`'s, and where events come from is `engine.streaming`'s.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 from starlette.datastructures import Headers
 from starlette.responses import Response
@@ -18,28 +17,30 @@ from starlette.responses import Response
 from earnest.domain.errors import NotFound
 from earnest.domain.run import Run
 from earnest.doors.api import shapes, sse
+from earnest.doors.api.frames import UNNAMED, Frames
 from earnest.doors.api.headers import last_event_id
-from earnest.doors.api.reader import Reader, first_of, stream_schema
+from earnest.doors.api.reader import Reader, first_of
 from earnest.doors.api.showing import show_run_snapshot
 from earnest.doors.api.sse import Ending, EventStream, Wire
 from earnest.doors.api.streams import Streams, show_position
 from earnest.doors.api.visit import Visit
-from earnest.engine.process.epoch import Position, read_position
+from earnest.engine.process.epoch import POSITION_PATTERN, Position, read_position
 from earnest.engine.runs import reading
 from earnest.engine.streams.streaming import Watch
 from earnest.engine.streams.tails import Frame
 from earnest.store import visible
 
-_CONTROLS = {
-    "heartbeat": shapes.Heartbeat,
-    "resync_required": shapes.Resync,
-    "stream_end": shapes.StreamEnd,
-}
-
-
-def item_schema() -> dict[str, Any]:
-    """What a stream is made of, for OpenAPI."""
-    return stream_schema("Event", _CONTROLS)
+FRAMES = Frames(
+    {
+        UNNAMED: shapes.Event,
+        "heartbeat": shapes.Heartbeat,
+        "resync_required": shapes.Resync,
+        "stream_end": shapes.StreamEnd,
+    },
+    (UNNAMED, "resync_required"),
+    POSITION_PATTERN,
+    "kq3v7d2m4n5p-3",
+)
 
 
 def position_asked(headers: Headers, after_seq: str) -> Position:

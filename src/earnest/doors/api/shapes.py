@@ -46,6 +46,8 @@ class Problem(TypedDict):
 
 
 class RunLinks(TypedDict):
+    """Paths."""
+
     self: str
     events: str
     text_events: str
@@ -259,6 +261,16 @@ class TextPage(TypedDict):
     last_sequence: int
     kept: bool
     draft: str | None
+
+
+class ResyncProblem(Problem):
+    """What is known of what is still kept, to go on from; `snapshot` is the run as it stands, where
+    a run's own events were asked for."""
+
+    after_seq: int
+    minimum_retained_seq: int
+    head_seq: int
+    snapshot: NotRequired[RunSnapshot]
 
 
 class TextProgress(TypedDict):

@@ -9,9 +9,7 @@ given the last piece and nothing more still hears of the end.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
-from pydantic import TypeAdapter
 from starlette.datastructures import Headers
 from starlette.responses import Response
 
@@ -19,6 +17,7 @@ from earnest.domain.errors import InvalidRequest, NotFound, Unauthenticated
 from earnest.domain.run import Run, RunStatus
 from earnest.domain.text import Standing
 from earnest.doors.api import problems, shapes, sse
+from earnest.doors.api.frames import Frames
 from earnest.doors.api.headers import last_event_id
 from earnest.doors.api.parameters import read_sequence
 from earnest.doors.api.reader import Reader, first_of
@@ -36,40 +35,21 @@ log = get_logger("earnest.streams")
 
 Told = tuple[RunStatus, str | None, float | None]
 
-_FRAMES: dict[str, Any] = {
-    "progress": shapes.TextProgress,
-    "delta": shapes.TextPiece,
-    "reset": shapes.TextReset,
-    "terminal": shapes.RunSnapshot,
-    "error": shapes.TextError,
-    "stream_end": shapes.StreamEnd,
-}
+FRAMES = Frames(
+    {
+        "progress": shapes.TextProgress,
+        "delta": shapes.TextPiece,
+        "reset": shapes.TextReset,
+        "terminal": shapes.RunSnapshot,
+        "error": shapes.TextError,
+        "stream_end": shapes.StreamEnd,
+    },
+    ("delta", "terminal"),
+    "^[0-9]+$",
+    "3",
+)
 _AWAY = "the text cannot be read now; come again"
 _BROKEN = "this is our fault and has been logged; come again"
-
-
-def item_schema() -> dict[str, Any]:
-    """What a stream of text is made of, for OpenAPI: named frames."""
-    shown = [
-        TypeAdapter(shape).json_schema(mode="serialization", ref_template=shapes.REFERENCE)
-        for shape in _FRAMES.values()
-    ]
-    for schema in shown:
-        schema.pop("$defs", None)  # they are in the document already
-    return {
-        "type": "object",
-        "required": ["event", "data"],
-        "properties": {
-            "id": {"type": "string", "pattern": "^[0-9]+$"},
-            "event": {"type": "string", "enum": list(_FRAMES)},
-            "data": {
-                "type": "string",
-                "contentMediaType": "application/json",
-                "contentSchema": {"anyOf": shown},
-            },
-            "retry": {"type": "integer", "minimum": 0},
-        },
-    }
 
 
 def sequence_asked(headers: Headers, after: int) -> int:

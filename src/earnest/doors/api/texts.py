@@ -15,7 +15,7 @@ from earnest.doors.api.parameters import TextQuery
 from earnest.doors.api.routes import LAST_TEXT_ID, MINE_OR_SCOPES, Answer, Routes
 from earnest.doors.api.showing import show_delta
 from earnest.doors.api.streams import Streaming
-from earnest.doors.api.text_stream import item_schema, sequence_asked, stream_text
+from earnest.doors.api.text_stream import FRAMES, sequence_asked, stream_text
 from earnest.doors.api.visit import Visit, Visiting
 from earnest.store import texts
 
@@ -26,7 +26,7 @@ Asked = Annotated[TextQuery, Query()]
 
 @routes.get(
     "/v1/runs/{run_id}/text-events",
-    Answer(None, items=item_schema()),
+    Answer(None, items=FRAMES),
     roles=MINE_OR_SCOPES,
     problems=(400,),
     takes=(LAST_TEXT_ID,),
