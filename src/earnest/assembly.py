@@ -41,6 +41,7 @@ from earnest.engine.process.instances import Serves
 from earnest.engine.process.logs import get_logger
 from earnest.engine.process.sealing import Sealer
 from earnest.engine.process.settings import EngineSettings
+from earnest.engine.sweeping.sweeper import Sweeper
 from earnest.store.blobs import open_blobs
 from earnest.store.database import LOST, Database
 from earnest.store.embedded import EmbeddedPostgres, Started, default_home
@@ -95,9 +96,9 @@ class Assembly:
         return self._engine
 
     def worker(self, lanes: list[str] | None = None) -> Worker:
-        """A worker, with a relay of messages beside it."""
-        relay = Relay(self.engine)
-        return Worker(self.engine, lanes=lanes, alone=self.alone, beside=[relay.run])
+        """A worker, with a relay of messages and a sweeper beside it."""
+        beside = [Relay(self.engine).run, Sweeper(self.engine).run]
+        return Worker(self.engine, lanes=lanes, alone=self.alone, beside=beside)
 
     async def __aenter__(self) -> Assembly:
         async with AsyncExitStack() as stack:

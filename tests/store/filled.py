@@ -159,6 +159,38 @@ SELECT scope_id, run_id, CASE WHEN n % 10 > 2 THEN run_id END,
        CASE WHEN n % 10 = 2 THEN at END
 FROM made WHERE n % 10 > 1;
 
+UPDATE operation SET external_ref = 'r-' || operation_id, first_begun_at = created_at
+WHERE state = 'submitted';
+
+INSERT INTO sweep (scope_id, sweep_id, effect, since, state, created_by, created_at, finished_at,
+                   lease_until, asked_at)
+SELECT scope_id, run_id, 'bank.refund', at,
+       CASE WHEN n = newest THEN 'running' ELSE 'complete' END, 'bob', at,
+       CASE WHEN n <> newest THEN at END, CASE WHEN n = newest THEN clock() END, at
+FROM (SELECT *, min(n) OVER (PARTITION BY scope_id) AS newest FROM made) AS m WHERE n % 10 < 3;
+
+INSERT INTO sweep_seen (scope_id, sweep_id, operation_id)
+SELECT scope_id, sweep_id, operation_id FROM sweep JOIN operation o USING (scope_id)
+WHERE sweep.state = 'running' AND o.state = 'submitted' LIMIT 10000;
+
+INSERT INTO sweep_difference (scope_id, difference_id, effect, kind, why, subject, happened_at, state,
+                              found_at, seen_at, ended_at)
+SELECT scope_id, run_id, 'bank.refund', 'effect_without_record', 'no_operation', 'r-' || n, at,
+       CASE WHEN n % 9 = 0 THEN 'open' ELSE 'vanished' END, at, at,
+       CASE WHEN n % 9 > 0 THEN at END
+FROM made WHERE n % 3 = 0;
+
+INSERT INTO sweep_sighting (scope_id, sweep_id, difference_id)
+SELECT scope_id, sweep_id, difference_id FROM sweep JOIN sweep_difference USING (scope_id)
+WHERE sweep_id = difference_id OR sweep.state = 'running';
+
+INSERT INTO log_head (scope_id, run_id, attempt, left_out, written_at)
+SELECT scope_id, run_id, 1, 0, at FROM made WHERE n % 5 = 0;
+
+INSERT INTO log_line (scope_id, run_id, attempt, number, message, fields, created_at)
+SELECT scope_id, run_id, 1, number, 'line', '{{}}', at
+FROM made, generate_series(1, 4) AS number WHERE n % 5 = 0;
+
 ANALYZE;
 """
 

@@ -28,6 +28,7 @@ LARGE = frozenset(
     """
     run execution past_attempt step event feed signal operation operation_move operation_lookup
     approval text_head text_delta artifact blob audit token
+    sweep_seen sweep_difference sweep_sighting log_head log_line
     """.split()
 )
 
@@ -40,6 +41,8 @@ WALKS: dict[str, tuple[str, ...]] = {
     "due_by_kind": ("run_due", "what is due, by lane and kind; asked for by a doctor"),
     "doubts_by_effect": ("operation_unknown", "what is in doubt, asked for by a doctor"),
     "doubts_by_scope": ("operation_unknown", "what is in doubt, told to who looks at one scope's"),
+    "submitting_of_effect": ("operation_sending", "calls on their way, asked for by a sweep"),
+    "unknown_of_effect": ("operation_unknown", "what is in doubt, asked for by a sweep"),
     "overdue_work": ("run_held", "leases are not indexed, so that a renewal stays cheap"),
     "sample_blobs": ("blob_pkey", "its two ends, asked for by a doctor"),
     "uncollected_blobs": ("blob_discarded", "bytes that wait to be removed; asked by a doctor"),

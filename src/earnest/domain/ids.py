@@ -17,7 +17,9 @@ from typeid import TypeID
 
 from earnest.domain.errors import NotFound
 
-Prefix = Literal["run", "att", "op", "find", "inst", "art", "aud", "apr", "sink", "msg", "dlv"]
+Prefix = Literal[
+    "run", "att", "op", "find", "inst", "art", "aud", "apr", "sink", "msg", "dlv", "sweep", "diff"
+]
 
 _NOUNS: dict[Prefix, str] = {
     "run": "run",
@@ -31,6 +33,8 @@ _NOUNS: dict[Prefix, str] = {
     "apr": "approval",
     "aud": "audit entry",
     "art": "artifact",
+    "sweep": "sweep",
+    "diff": "difference",
 }
 _OPERATION_ALONE = uuid.UUID("0b6f3d1e-6c35-5c3a-9a53-8f8f5e1c2d10")
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from datetime import datetime
 from typing import Any
 
 import httpx2
 from pydantic import BaseModel, ConfigDict
 
-from earnest.engine.process.effects import Call, Effect
+from earnest.engine.process.effects import Call, Effect, Listed
+
+_PAGE = 200
 
 
 class RefundRequest(BaseModel):
@@ -30,6 +34,7 @@ class _BankEffect(Effect[RefundRequest, Receipt]):
 
     provider = "bank"
     timeout = "10s"
+    absent_after = "5s"
     bank = ""
 
     def __init__(self, simulator_url: str) -> None:
@@ -46,6 +51,28 @@ class _BankEffect(Effect[RefundRequest, Receipt]):
 
     def _headers(self, call: Call) -> dict[str, str]:
         return {}
+
+    async def list_since(self, time: datetime) -> AsyncIterator[Listed]:
+        """What the bank did, page by page. The opaque one tells no operations and no receipts."""
+        asked = {"since": time.isoformat(), "limit": str(_PAGE), "after": "0"}
+        while True:
+            response = await self._client.get(f"/bank/{self.bank}/refunds", params=asked)
+            response.raise_for_status()
+            page = response.json()
+            for refund in page["items"]:
+                at, told = datetime.fromisoformat(refund.pop("at")), refund.get("operation_id")
+                receipt = Receipt(**refund) if told else None
+                yield Listed(at, refund["id"], operation_id=told, receipt=receipt)
+            if page["next"] is None:
+                return
+            asked["after"] = str(page["next"])
+
+    def matches(self, request: RefundRequest, receipt: Receipt) -> bool:
+        said: dict[str, Any] = receipt.model_dump()
+        return all(
+            name not in said or str(said[name]) == str(value)
+            for name, value in request.model_dump().items()
+        )
 
 
 class KeyedRefund(_BankEffect):
@@ -66,7 +93,6 @@ class QueryableRefund(_BankEffect):
     kind = "bank.queryable.refund"
     recovery = "lookup"
     dedupes = True
-    absent_after = "5s"
     bank = "queryable"
 
     async def lookup(self, call: Call) -> Receipt | None:
@@ -75,13 +101,6 @@ class QueryableRefund(_BankEffect):
             return None
         response.raise_for_status()
         return Receipt.model_validate_json(response.content)
-
-    def matches(self, request: RefundRequest, receipt: Receipt) -> bool:
-        said: dict[str, Any] = receipt.model_dump()
-        return all(
-            name not in said or str(said[name]) == str(value)
-            for name, value in request.model_dump().items()
-        )
 
 
 class OpaqueRefund(_BankEffect):

@@ -115,7 +115,7 @@ async def _ask(engine: Engine, operation: Operation, effect: Effect[Any, Any]) -
     absence_is_proof = await _absence_is_proof(engine, operation)
     answer, detail, receipt = await _answer(operation, effect)
     if receipt is not None:
-        await _adopt(engine, operation, *receipt)
+        await _adopt(engine, operation, *receipt, by="look_up")
     elif answer is LookupAnswer.ABSENT and absence_is_proof:
         evidence = {"evidence": "the provider does not know it, and it cannot arrive late"}
         proof = Proof("look_up", version=operation.version, evidence=evidence,
@@ -125,6 +125,29 @@ async def _ask(engine: Engine, operation: Operation, effect: Effect[Any, Any]) -
         )
     else:
         await recording.note_answer(engine, operation, answer, detail, _wait(engine, operation))
+
+
+async def take_as_found(engine: Engine, operation: Operation, receipt: Any, by: str) -> None:
+    """Takes a receipt that was come by in another way, such as in a provider's list, as an answer
+    to a look-up: it settles the doubt if it is this operation's. What it leaves in doubt, and what
+    was settled meanwhile, stays as it is."""
+    effect = engine.effect(operation.kind)
+    if effect is None or operation.state is not OperationState.UNKNOWN:
+        return
+    try:
+        with foreign_code:
+            answer, detail, found = _judge(operation, effect, receipt)
+    except ValueError as error:
+        answer, detail, found = LookupAnswer.INCONCLUSIVE, kept_text(misfit(error)), None
+    if found is not None:
+        await _adopt(engine, operation, *found, by=by)
+    else:
+        await recording.note_answer(engine, operation, answer, detail, _wait(engine, operation))
+
+
+async def ask_only(operation: Operation, effect: Effect[Any, Any]) -> LookupAnswer:
+    """What the provider says of an operation, whatever its state; nothing is done about it."""
+    return (await _answer(operation, effect))[0]
 
 
 async def _answer(
@@ -149,6 +172,13 @@ async def _ask_provider(
         receipt = await effect.lookup(as_call(operation))
     if receipt is None:
         return LookupAnswer.ABSENT, "not known there", None
+    return _judge(operation, effect, receipt)
+
+
+def _judge(
+    operation: Operation, effect: Effect[Any, Any], receipt: Any
+) -> tuple[LookupAnswer, str, tuple[bytes, str | None] | None]:
+    """Whether a receipt is this operation's. Raises `ValueError` for what is none."""
     checked = effect.receipt_type.validate_python(receipt)
     request = effect.request_type.validate_python(operation.request)
     if not effect.matches(request, checked):
@@ -156,8 +186,13 @@ async def _ask_provider(
     return LookupAnswer.FOUND, "found", operating.encode_receipt(effect, checked)
 
 
-async def _adopt(engine: Engine, operation: Operation, data: bytes, reference: str | None) -> None:
-    proof = Proof("look_up", version=operation.version, evidence={"evidence": "found by its id"},
+_FOUND = {"look_up": "found by its id", "sweep": "found in the provider's list"}
+
+
+async def _adopt(
+    engine: Engine, operation: Operation, data: bytes, reference: str | None, *, by: str
+) -> None:
+    proof = Proof(by, version=operation.version, evidence={"evidence": _FOUND[by]},
                   answer=(LookupAnswer.FOUND, "found"))  # fmt: skip
     try:
         await recording.confirm(
@@ -185,8 +220,11 @@ async def _absence_is_proof(engine: Engine, operation: Operation) -> bool:
         return operation.dedupes or await has_ended(tx, operation.instance_id)
 
 
-def _wait(engine: Engine, operation: Operation) -> timedelta:
-    """Doubling, spread over the upper half, so that a provider that comes back is not stormed."""
+def _wait(engine: Engine, operation: Operation) -> timedelta | None:
+    """Doubling, spread over the upper half, so that a provider that comes back is not stormed.
+    `None` where it cannot be asked."""
+    if operation.recovery is Recovery.HOLD:
+        return None
     first, longest = engine.settings.first_question, engine.settings.longest_question_wait
     window = min(first * float(2 ** min(operation.lookup_count, 20)), longest)
     return window * (0.5 + random.random() / 2)

@@ -190,9 +190,13 @@ async def doubt_in(
 
 
 async def note_answer(
-    engine: Engine, operation: Operation, answer: LookupAnswer, detail: str, ask_in: timedelta
+    engine: Engine,
+    operation: Operation,
+    answer: LookupAnswer,
+    detail: str,
+    ask_in: timedelta | None,
 ) -> None:
-    """A look-up that settled nothing; the next one is due after `ask_in`."""
+    """A look-up that settled nothing; the next one is due after `ask_in`, or none."""
 
     async def work(tx: Tx) -> bool:
         await operations.note_lookup(tx, operation, answer, detail, ask_in)

@@ -56,6 +56,29 @@ def as_call(operation: Operation) -> Call:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """One thing that a provider says it did, for a sweep. `external_ref` is its name there, the
+    same as `external_ref(receipt)` gives; `at` when it was done, by the provider's clock, with its
+    zone; `operation_id` the `call.id` that was sent along, where the provider tells it. What else
+    it tells helps: `receipt` is what the call would have answered, and settles a doubt; `request`
+    what was asked for; `scope_id` is `call.scope_id`, where one account serves several scopes."""
+
+    at: datetime
+    external_ref: str | None = None
+    operation_id: str | None = None
+    receipt: Any = None
+    request: Any = None
+    scope_id: str | None = None
+
+    def __post_init__(self) -> None:
+        at: object = self.at
+        if not isinstance(at, datetime) or at.tzinfo is None:
+            raise ValueError("Listed needs `at` as a datetime with its zone")
+        if self.external_ref is None and self.operation_id is None and self.receipt is None:
+            raise ValueError("Listed needs the provider's name for it, or the operation's id")
+
+
 class Effect(Generic[RequestT, ReceiptT]):
     """A side effect that is sent at most once.
 
@@ -130,8 +153,11 @@ class Effect(Generic[RequestT, ReceiptT]):
     async def released(self, tx: asyncpg.Connection, call: Call, reason: str) -> None:
         """The app's own rows, in the commit that establishes that it did not happen."""
 
-    def list_since(self, time: datetime) -> AsyncIterator[tuple[str, ReceiptT]]:
-        """What the provider did since then, as (operation id, receipt); lets a sweep compare."""
+    def list_since(self, time: datetime) -> AsyncIterator[Listed]:
+        """All that the provider did since then, in any order, page by page: what lets a sweep
+        compare both sides. Written as an async generator. What it leaves out is taken for not done,
+        so raise if it cannot be listed to the end; leave out what this installation did not ask
+        for, where others use the same account."""
         raise NotImplementedError
 
     def external_ref(self, receipt: ReceiptT) -> str | None:
@@ -140,7 +166,7 @@ class Effect(Generic[RequestT, ReceiptT]):
         return None if found is None else str(found)
 
     def has_own(self, hook: str) -> bool:
-        """Whether the app wrote that hook, `record` or `released`."""
+        """Whether the app wrote that one: `record`, `released`, `lookup` or `list_since`."""
         return getattr(getattr(self, hook), "__func__", None) is not getattr(Effect, hook)
 
     @cached_property

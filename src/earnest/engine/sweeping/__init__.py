@@ -1,0 +1,1 @@
+"""What a provider did, compared with what is recorded."""
