@@ -7,8 +7,12 @@ from collections.abc import Sequence
 
 from earnest.domain import access, approval, artifact, audit, explanation, ids, operation, run, text
 from earnest.domain import event as events
-from earnest.doors.api import shapes, shapes_of_access, shapes_of_artifacts
+from earnest.doors.api import shapes, shapes_of_access, shapes_of_artifacts, showing_messages
 from earnest.engine.process.actors import Role
+
+show_webhook = showing_messages.show_webhook
+show_delivery = showing_messages.show_delivery
+show_source = showing_messages.show_source
 
 
 def show_run(found: run.Run) -> shapes.Run:

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from earnest.domain.access import Principal, Scope, Token
     from earnest.domain.approval import Approval
-    from earnest.domain.audit import AuditEntry
     from earnest.domain.artifact import Artifact, Room
+    from earnest.domain.audit import AuditEntry
     from earnest.domain.event import Event
     from earnest.domain.explanation import Explanation
     from earnest.domain.operation import Lookup, Operation, OperationMove
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from earnest.engine.attempts.working import Worker
     from earnest.engine.inspection.readiness import Readiness
     from earnest.engine.process.engine import Engine
+    from earnest.store.inbox import Source
+    from earnest.store.messages import Delivery
+    from earnest.store.sinks import Sink
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +89,12 @@ class Shown(Protocol):
     def show_room(self, scope_id: str, room: Room, /) -> Mapping[str, Any]: ...
 
     def show_explanation(self, found: Explanation, /) -> Mapping[str, Any]: ...
+
+    def show_webhook(self, found: Sink, /) -> Mapping[str, Any]: ...
+
+    def show_delivery(self, found: Delivery, /) -> Mapping[str, Any]: ...
+
+    def show_source(self, found: Source, /) -> Mapping[str, Any]: ...
 
     def show_move(self, made: OperationMove, /) -> Mapping[str, Any]: ...
 

@@ -8,21 +8,24 @@ from typing import Annotated
 import typer
 
 from earnest.doors.cli import (
-    artifacts,
     approvals,
+    artifacts,
     audit,
     check,
     database_roles,
     doctor,
     events,
+    inbox,
     migrate,
     operations,
+    outbox,
     principals,
     processes,
     runs,
     scopes,
     simulate,
     tokens,
+    webhooks,
 )
 from earnest.doors.cli.exits import EPILOG, ExitCode, tell
 from earnest.doors.cli.parts import Parts
@@ -73,6 +76,9 @@ def build(more: Sequence[AddCommands] = ()) -> typer.Typer:
         "scopes": scopes.commands,
         "principals": principals.commands,
         "tokens": tokens.commands,
+        "webhooks": webhooks.commands,
+        "outbox": outbox.commands,
+        "inbox": inbox.commands,
         "roles": database_roles.commands,
         "audit": audit.commands,
     }.items():

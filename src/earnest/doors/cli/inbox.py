@@ -1,0 +1,150 @@
+"""`earnest inbox`: from whom signed messages are taken."""
+
+from __future__ import annotations
+
+import sys
+from datetime import timedelta
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from earnest.doors.cli import screen
+from earnest.doors.cli.opening import Desk, at_desk
+from earnest.doors.cli.options import DatabaseUrl, Home, Json, Limit, Scope, Yes, told
+from earnest.doors.cli.webhooks import Overlap
+
+if TYPE_CHECKING:
+    from earnest.engine.messages.sourcing import Sourced
+
+commands = typer.Typer(help="The inbox: from whom signed messages are taken.")
+sources = typer.Typer(
+    help="Sources: who may send to /v1/inbox/NAME, and which of the app's inboxes it goes to.",
+    no_args_is_help=True,
+)
+commands.add_typer(sources, name="sources")
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The source's name, in the address.")]
+SecretGiven = Annotated[
+    bool,
+    typer.Option(
+        "--secret-from-stdin", help="The sender has made the secret; read it from standard input."
+    ),
+]
+_COLUMNS = ("name", "handler", "rotating until", "created by", "created")
+
+
+@sources.command()
+def add(
+    context: typer.Context,
+    name: Name,
+    handler: Annotated[
+        str | None, typer.Option("--handler", help="The app's inbox; NAME if not given.")
+    ] = None,
+    secret_from_stdin: SecretGiven = False,
+    home: Home = None,
+    database_url: DatabaseUrl = None,
+    scope: Scope = None,
+    as_json: Json = False,
+) -> None:
+    """Take messages from a sender. A secret that is made here is shown once."""
+    secret = _read_secret(secret_from_stdin)
+
+    async def act(desk: Desk) -> None:
+        from earnest.engine.messages import sourcing
+
+        made = await sourcing.add_source(desk.engine, desk.actor, name, handler or name, secret)
+        _tell(desk, made, as_json)
+
+    at_desk(context, told(home, database_url, None), scope, act)
+
+
+@sources.command("list")
+def list_sources(
+    context: typer.Context,
+    limit: Limit = 50,
+    home: Home = None,
+    database_url: DatabaseUrl = None,
+    scope: Scope = None,
+    as_json: Json = False,
+) -> None:
+    """List the scope's sources by name."""
+
+    async def act(desk: Desk) -> None:
+        from earnest.engine.messages import sourcing
+
+        found = await sourcing.sources(desk.engine, desk.actor, None, limit)
+        if as_json:
+            screen.print_json({"items": [desk.shown.show_source(one) for one in found]})
+        else:
+            rows = [
+                (one.name, one.handler, one.old_until, one.created_by, one.created_at)
+                for one in found
+            ]
+            screen.print_table(_COLUMNS, rows)
+
+    at_desk(context, told(home, database_url, None), scope, act)
+
+
+@sources.command()
+def rotate(
+    context: typer.Context,
+    name: Name,
+    overlap_hours: Overlap = 24,
+    secret_from_stdin: SecretGiven = False,
+    home: Home = None,
+    database_url: DatabaseUrl = None,
+    scope: Scope = None,
+    as_json: Json = False,
+) -> None:
+    """Change a source's secret. Meanwhile the one before is taken, too."""
+    secret = _read_secret(secret_from_stdin)
+
+    async def act(desk: Desk) -> None:
+        from earnest.engine.messages import sourcing
+
+        overlap = timedelta(hours=overlap_hours)
+        made = await sourcing.rotate_source(desk.engine, desk.actor, name, overlap, secret)
+        _tell(desk, made, as_json)
+
+    at_desk(context, told(home, database_url, None), scope, act)
+
+
+@sources.command()
+def remove(
+    context: typer.Context,
+    name: Name,
+    yes: Yes = False,
+    home: Home = None,
+    database_url: DatabaseUrl = None,
+    scope: Scope = None,
+    as_json: Json = False,
+) -> None:
+    """Take no more messages from a source. What was handled stays known."""
+    if not yes:
+        raise typer.BadParameter("its messages are refused from then on; say --yes if you mean it")
+
+    async def act(desk: Desk) -> None:
+        from earnest.engine.messages import sourcing
+
+        await sourcing.remove_source(desk.engine, desk.actor, name)
+        if as_json:
+            screen.print_json({"removed": name})
+        else:
+            screen.say(f"source {screen.plain(name)} is removed")
+
+    at_desk(context, told(home, database_url, None), scope, act)
+
+
+def _read_secret(given: bool) -> str | None:
+    """Never an argument: other users of the machine see those."""
+    return sys.stdin.readline().strip() if given else None
+
+
+def _tell(desk: Desk, made: Sourced, as_json: bool) -> None:
+    shown = dict(desk.shown.show_source(made.source))
+    if made.secret is not None:
+        shown["secret"] = made.secret
+    if as_json:
+        screen.print_json(shown)
+    else:
+        screen.print_facts({**shown, "address": f"/v1/inbox/{made.source.name}"})
