@@ -7,29 +7,34 @@ when the row is let go. A deadlock would be retried in silence, so the server's 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from earnest.domain import ids
-from earnest.domain.errors import Conflict
+from earnest.domain import canonical, ids
+from earnest.domain.approval import Decision, Proposal
+from earnest.domain.errors import ApprovalExpired, Conflict
 from earnest.domain.operation import EffectTerms, Recovery
 from earnest.domain.run import RunStatus, Wait
 from earnest.engine.app import App
+from earnest.engine.approvals import deciding
 from earnest.engine.attempts import parenting, reaping
 from earnest.engine.attempts.settling import Ending, Settled, Settler, Wish, settle_alone
 from earnest.engine.operations import recording
 from earnest.engine.operations.recording import Proof
+from earnest.engine.process.actors import Actor
 from earnest.engine.process.effects import Call, Effect
 from earnest.engine.process.engine import Engine
 from earnest.engine.runs import cancelling, retrying, signalling
 from earnest.engine.runs.leasing import HeldLease, Leases, boot_seconds
-from earnest.store import executions, operations
+from earnest.store import approvals, executions, operations
 from earnest.store.database import Database
 from earnest.store.executions import Claimed
 from earnest.store.statements import sql
@@ -218,6 +223,49 @@ async def _outcome(work: Awaitable[Any]) -> Any:
         return await work
     except Exception as error:
         return type(error).__name__
+
+
+# ---- decisions ----------------------------------------------------------------------------------
+
+
+@both_orders
+@pytest.mark.parametrize("other", ["cancel", "expire", "the other decision"])
+async def test_a_decision_meets_what_else_may_come_to_its_run(
+    engine: Engine, database: Database, clock: ManualClock, swapped: bool, other: str
+) -> None:
+    """P11: executions first, then approvals; who comes second finds what the first has done."""
+    (taken,) = await claimed(database)
+    asked = Proposal(
+        ids.approval_id(taken.run_id, "go"), "go", b"1", canonical.digest(b"1"), "approver",
+        "alice", expires_in=timedelta(hours=1),
+    )  # fmt: skip
+    parked = Ending(Wish.PARK, waits=(Wait("approval", name="go", approval=asked),))
+    assert await settle(engine, taken, parked) is Settled.WAITING
+    if other == "expire":
+        await clock.advance(hours=1)
+    others: dict[str, Callable[[], Work]] = {
+        "cancel": lambda: cancelling.cancel(engine, SCOPE, taken.run_id, "somebody"),
+        "expire": lambda: reaping.expire_approvals(engine),
+        "the other decision": lambda: _decide(engine, asked, Decision.REJECT),
+    }
+    works = in_order(swapped, _decide(engine, asked, Decision.APPROVE), others[other]())
+    await meet(database, taken.run_id, *works)
+    found = await approvals.find(database, SCOPE, asked.approval_id)
+    row = await execution(database, taken.run_id)
+    assert found is not None
+    expected = {
+        "cancel": ("cancelled", "cancelled" if swapped else "approved"),
+        "expire": ("queued", "expired"),
+        "the other decision": ("queued", "rejected" if swapped else "approved"),
+    }
+    assert ((row["status"], found.status), row["undecided"]) == (expected[other], 0)
+
+
+async def _decide(engine: Engine, asked: Proposal, decision: Decision) -> None:
+    actor = Actor(SCOPE, "ann", frozenset({"approver"}))
+    verdict = deciding.Verdict(decision, asked.digest.hex())
+    with contextlib.suppress(Conflict, ApprovalExpired):
+        await deciding.decide(engine, actor, asked.approval_id, verdict, version=1)
 
 
 # ---- operations ---------------------------------------------------------------------------------
