@@ -251,6 +251,31 @@ async def test_a_signal_is_named_with_the_call_that_sends_it(make_bench: MakeBen
     assert await bench.status(run.run_id) == "succeeded"
 
 
+async def test_a_decision_is_named_with_whose_it_is_until_when_and_how_it_is_made(
+    make_bench: MakeBench, clock: ManualClock
+) -> None:
+    """P11, P21: not with what it is about."""
+
+    async def asks(ctx: Context) -> None:
+        await ctx.approve("discount", {"percent": 4711}, role="operator", expires_in="1h")
+
+    bench = make_bench(work(asks))
+    run = await bench.done("work")
+    one = await reason(bench, run.run_id, "waits_for_approval")
+    shown = ids.show("apr", ids.approval_id(run.run_id, "discount"))
+    assert "the role operator" in one.detail
+    assert "4711" not in str(one)
+    assert one.until == clock.now + timedelta(hours=1)
+    approve, reject, time = one.moved_by
+    assert (approve.by, approve.call, approve.command) == (
+        "approver", f"POST /v1/approvals/{shown}/decision", f"earnest approvals approve {shown}",
+    )  # fmt: skip
+    assert (reject.command, time.by) == (f"earnest approvals reject {shown}", "time")
+    assert await codes(bench, run.run_id) == ["waits_for_approval", "no_worker"]
+    async with living(bench):
+        assert await codes(bench, run.run_id) == ["waits_for_approval"]
+
+
 async def test_a_parent_names_the_children_that_are_not_done_and_how_they_stand(
     make_bench: MakeBench,
 ) -> None:
