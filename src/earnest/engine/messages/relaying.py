@@ -103,8 +103,11 @@ class Relay:
 
     async def run(self) -> None:
         """Relays until it is cancelled; answers that are on their way are waited for a moment."""
-        rounds = (self.spread, self._send_round, self.prune)
-        loops = [asyncio.create_task(self._repeat(one)) for one in rounds]
+        loops = [
+            asyncio.create_task(self._repeat(self.spread, MOVED)),
+            asyncio.create_task(self._repeat(self._send_round, MOVED)),
+            asyncio.create_task(self._repeat(self.prune, None)),
+        ]
         try:
             await asyncio.gather(*loops)
         finally:
@@ -138,17 +141,25 @@ class Relay:
         await asyncio.gather(*self._under_way, return_exceptions=True)
         await self.close()
 
-    async def _repeat(self, one: Callable[[], Awaitable[timedelta]]) -> None:
-        """What cannot be done now is done by the next round."""
+    async def _repeat(self, one: Callable[[], Awaitable[timedelta]], bell: str | None) -> None:
+        """What cannot be done now is done by the next round. Where much moves and nothing of it is
+        for a sink, rounds become as seldom as without a bell: they cost what the runs then lack."""
+        pace = PACE
         while True:
             try:
                 wait = await one()
             except (EarnestError, asyncpg.PostgresError, *LOST) as error:
                 log.warning("relay.round_failed", error=str(error))
                 wait = self._settings.poll
-            if wait > timedelta(0):
-                await self._engine.bells.wait(MOVED, wait)
-            await asyncio.sleep(PACE.total_seconds())
+            rang = wait > timedelta(0) and await self._wait(bell, wait)
+            pace = min(2 * pace, self._settings.poll) if rang else PACE
+            await asyncio.sleep(pace.total_seconds())
+
+    async def _wait(self, bell: str | None, wait: timedelta) -> bool:
+        if bell is not None:
+            return await self._engine.bells.wait(bell, wait)
+        await asyncio.sleep(wait.total_seconds())
+        return False
 
     # ---- spreading -------------------------------------------------------------------------
 
