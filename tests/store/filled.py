@@ -134,6 +134,30 @@ INSERT INTO finding (scope_id, finding_id, operation_id, kind, detail, created_a
 SELECT scope_id, operation_id, operation_id, 'late_receipt', '{{}}', created_at
 FROM operation WHERE state = 'released';
 
+INSERT INTO sink (scope_id, sink_id, kind, address, types, state, position, secret, created_by,
+                  created_at)
+SELECT scope_id, ('00000000-0000-0000-0000-' || lpad(n::text, 12, '0'))::uuid, 'webhook', 'https://x',
+       '{{*}}', (ARRAY['active', 'active', 'paused', 'disabled'])[n], 10, '', 'bob', clock()
+FROM scope, generate_series(1, 4) AS n;
+
+INSERT INTO delivery (scope_id, sink_id, delivery_id, message_id, type, run_id, payload,
+                      happened_at, state, due_at, ended_at, created_at)
+SELECT scope_id, ('00000000-0000-0000-0000-' || lpad((1 + n % 4)::text, 12, '0'))::uuid, run_id,
+       run_id, 'type-' || n % 3, run_id, '{{}}', at, state, at + interval '1 day',
+       CASE WHEN state <> 'pending' THEN at END, at
+FROM (SELECT *, CASE WHEN part < 90 THEN 'delivered' WHEN part < 97 THEN 'pending' ELSE 'dead' END
+      AS state FROM made) AS m;
+
+INSERT INTO outbox (scope_id, message_id, type, run_id, payload, created_at)
+SELECT scope_id, run_id, 'type', run_id, '{{}}', at FROM made WHERE n % 50 = 0;
+
+INSERT INTO inbox_source (scope_id, name, handler, secret, created_by, created_at)
+SELECT scope_id, 's-' || scope_id || n, 'bank', '', 'bob', clock()
+FROM scope, generate_series(1, 3) AS n;
+
+INSERT INTO inbox_entry (scope_id, source, message_id, outcome, received_at)
+SELECT scope_id, 's-' || scope_id || 1, 'msg-' || n, '{{}}', at FROM made;
+
 INSERT INTO instance (instance_id, lock_number, host, process, started_at, ended_at)
 SELECT ('00000000-0000-0000-0000-' || lpad(n::text, 12, '0'))::uuid, n, '', '', clock(),
        CASE WHEN n > {INSTANCES} THEN clock() END
@@ -203,7 +227,9 @@ UPDATE approval SET status = 'cancelled', decided_by = NULL, decided_at = NULL;
 UPDATE blob SET state = 'discarded', alive_until = NULL, discarded_at = clock() WHERE state = 'arriving';
 DELETE FROM blob WHERE state = 'discarded';
 DELETE FROM artifact WHERE deleted_at IS NOT NULL;
-VACUUM FULL ANALYZE execution, operation, approval, blob, artifact
+DELETE FROM outbox;
+UPDATE delivery SET state = 'delivered', ended_at = clock();
+VACUUM FULL ANALYZE outbox, delivery, execution, operation, approval, blob, artifact
 """
 
 

@@ -27,7 +27,7 @@ from tests.store.filled import fill
 LARGE = frozenset(
     """
     run execution past_attempt step event feed signal operation operation_move operation_lookup
-    approval text_head text_delta artifact blob audit token
+    delivery inbox_entry outbox approval text_head text_delta artifact blob audit token
     sweep_seen sweep_difference sweep_sighting log_head log_line
     """.split()
 )
@@ -57,6 +57,7 @@ WALKS: dict[str, tuple[str, ...]] = {
     ),
     "prune_texts": ("text_kept", "text that is kept, which it is for some days"),
     "overdue_call_count": ("operation_sending", "calls under way, asked for by a doctor"),
+    "take_messages": ("outbox_next", "what no relay has spread yet: it leaves the table then"),
     "overdue_calls": ("operation_sending", "calls under way, of which any sender may be dead"),
 }
 # Where hardly anything was going on when the planner looked, it takes such an index for what it
@@ -64,6 +65,7 @@ WALKS: dict[str, tuple[str, ...]] = {
 WALKS_AFTER_A_QUIET_DAY: dict[str, tuple[str, ...]] = {
     "attempts_of": ("run_held", "the attempt that runs is told by its execution"),
     "visible_attempts": ("run_held", "the attempt that runs is told by its execution"),
+    "disable_sink": ("delivery_due", "what is pending, once for each sink that is gone"),
     "bury_instances": ("run_held", "once for each process that died"),
     "keep_arriving": ("blob_arriving", "uploads under way"),
     "store_blob": ("blob_arriving", "uploads under way"),
@@ -90,6 +92,8 @@ HOT = {
     "held_by": {"run_held"},
     "cancelled_among": {"run_held"},
     "take_due_questions": {"operation_asked_again", "operation_pkey"},
+    "take_deliveries": {"sink_pkey", "delivery_due", "delivery_pkey"},
+    "ack_delivery": {"delivery_pending"},
     "live_intent": {"operation_live"},
     "find_run_by_key": {"run_key"},
     "artifact_by_key": {"artifact_key"},

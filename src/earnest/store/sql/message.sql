@@ -240,8 +240,3 @@ UPDATE delivery
 SET state = 'pending', ended_at = NULL, attempts = 0, due_at = clock(), lease_token = NULL
 WHERE scope_id = $1 AND delivery_id = $2 AND state = 'dead'
 RETURNING true;
-
--- name: dead_letter_counts
--- How many there are, by scope and sink; asked for by people.
-SELECT scope_id, sink_id, count(*) AS dead FROM delivery WHERE state = 'dead'
-GROUP BY scope_id, sink_id ORDER BY scope_id, sink_id;
