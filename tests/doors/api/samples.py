@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from earnest.domain import ids
 from earnest.engine.process import principals
 from earnest.engine.process.access import read_token
 from earnest.engine.process.actors import Role
@@ -36,6 +37,8 @@ NOWHERE: dict[str, str] = {
     "approval_id": "apr",
     "webhook_id": "sink",
     "delivery_id": "dlv",
+    "sweep_id": "sweep",
+    "difference_id": "diff",
 }
 """Parameters that are TypeIDs, with their prefix: what is malformed has no other answer."""
 
@@ -46,6 +49,8 @@ BODIES: dict[Route, Any] = {
         "outcome": "released",
         "evidence": "a letter",
     },
+    ("POST", "/v1/differences/{difference_id}/close"): {"note": "seen to"},
+    ("POST", "/v1/sweeps"): {"effect": "shop.opaque"},
     ("POST", "/v1/tokens"): {"principal_id": "ann"},
     ("POST", "/v1/webhooks"): WEBHOOK,
     ("PATCH", "/v1/webhooks/{webhook_id}"): {"state": "paused"},
@@ -74,10 +79,11 @@ where there is none yet no version was looked at."""
 OPENS_WITH: dict[Route, int] = {
     ("POST", "/v1/runs/{run_id}/retry"): 409,  # in doubt: it must be settled first
     ("POST", "/v1/operations/{operation_id}/lookup"): 409,  # a provider that cannot be asked
+    ("POST", "/v1/sweeps"): 400,  # a provider that cannot be listed
 }
 """What whoever may do it hears, where the sample does not let it succeed."""
 
-VERSIONS = {"operation_id": 3, "principal_id": 1, "approval_id": 1}
+VERSIONS = {"operation_id": 3, "principal_id": 1, "approval_id": 1, "difference_id": 1}
 """The version of a new thing, for `If-Match`."""
 
 
@@ -158,6 +164,36 @@ async def a_source(outside: Outside) -> str:
 def _new_source() -> dict[str, str]:
     """Names of sources are shared by all scopes."""
     return {"name": f"s-{uuid.uuid4().hex[:20]}"}
+
+
+@sample("sweep_id")
+async def a_sweep(outside: Outside) -> str:
+    return ids.show("sweep", await _put_sweep(outside))
+
+
+async def _put_sweep(outside: Outside) -> uuid.UUID:
+    sweep_id = ids.new_id()
+    async with outside.engine.database.connection() as tx:
+        await tx.execute(
+            "INSERT INTO sweep (scope_id, sweep_id, effect, since, state, created_by, created_at, "
+            "finished_at) VALUES ('demo', $1, 'shop.opaque', clock(), 'complete', 'olga', clock(), "
+            "clock())",
+            sweep_id,
+        )
+    return sweep_id
+
+
+@sample("difference_id")
+async def a_difference(outside: Outside) -> str:
+    difference_id = ids.new_id()
+    async with outside.engine.database.connection() as tx:
+        await tx.execute(
+            "INSERT INTO sweep_difference (scope_id, difference_id, effect, kind, why, subject, "
+            "happened_at, state, found_at, seen_at) VALUES ('demo', $1, 'shop.opaque', "
+            "'effect_without_record', 'no_operation', $2, clock(), 'open', clock(), clock())",
+            difference_id, difference_id.hex,
+        )  # fmt: skip
+    return ids.show("diff", difference_id)
 
 
 @sample("scope_id")
