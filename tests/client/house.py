@@ -62,6 +62,11 @@ class House:
         serving = self.program.started("serve", "--port", str(self.port), *words)
         self.server = self._stack.enter_context(serving)
 
+    def died(self) -> None:
+        """Returns when it has ended by itself."""
+        assert self.server is not None, "started before"
+        self.server.wait()
+
     def kill(self) -> None:
         """SIGKILL."""
         assert self.server is not None, "started before"
