@@ -7,12 +7,21 @@ from collections.abc import Sequence
 
 from earnest.domain import access, approval, artifact, audit, explanation, ids, operation, run, text
 from earnest.domain import event as events
-from earnest.doors.api import shapes, shapes_of_access, shapes_of_artifacts, showing_messages
+from earnest.doors.api import (
+    shapes,
+    shapes_of_access,
+    shapes_of_artifacts,
+    showing_messages,
+    showing_sweeps,
+)
 from earnest.engine.process.actors import Role
 
 show_webhook = showing_messages.show_webhook
 show_delivery = showing_messages.show_delivery
 show_source = showing_messages.show_source
+show_sweep = showing_sweeps.show_sweep
+show_sweep_detail = showing_sweeps.show_sweep_detail
+show_difference = showing_sweeps.show_difference
 
 
 def show_run(found: run.Run) -> shapes.Run:
@@ -77,6 +86,7 @@ def show_links(run_id: uuid.UUID) -> shapes.RunLinks:
         "attempts": f"{path}/attempts",
         "operations": f"{path}/operations",
         "steps": f"{path}/steps",
+        "artifacts": f"{path}/artifacts",
         "explain": f"{path}/explain",
         "cancel": f"{path}/cancel",
         "retry": f"{path}/retry",

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from earnest.domain.explanation import Explanation
     from earnest.domain.operation import Lookup, Operation, OperationMove
     from earnest.domain.run import Attempt, Run
+    from earnest.domain.sweep import Difference, DifferenceKind, Sweep
     from earnest.domain.text import TextDelta
     from earnest.engine.attempts.working import Worker
     from earnest.engine.inspection.readiness import Readiness
@@ -97,6 +98,14 @@ class Shown(Protocol):
     def show_source(self, found: Source, /) -> Mapping[str, Any]: ...
 
     def show_move(self, made: OperationMove, /) -> Mapping[str, Any]: ...
+
+    def show_sweep(self, found: Sweep, /) -> Mapping[str, Any]: ...
+
+    def show_sweep_detail(
+        self, found: Sweep, open_: Mapping[DifferenceKind, int], /
+    ) -> Mapping[str, Any]: ...
+
+    def show_difference(self, found: Difference, /) -> Mapping[str, Any]: ...
 
     def show_approval(self, found: Approval, /) -> Mapping[str, Any]: ...
 

@@ -24,6 +24,7 @@ from earnest.doors.cli import (
     runs,
     scopes,
     simulate,
+    sweeps,
     tokens,
     webhooks,
 )
@@ -73,6 +74,7 @@ def build(more: Sequence[AddCommands] = ()) -> typer.Typer:
         "operations": operations.commands,
         "artifacts": artifacts.commands,
         "approvals": approvals.commands,
+        "sweeps": sweeps.commands,
         "scopes": scopes.commands,
         "principals": principals.commands,
         "tokens": tokens.commands,

@@ -22,6 +22,11 @@ _COLOURS = {
     "approved": "green",
     "rejected": "red",
     "failed": "red",
+    "incomplete": "bold yellow",
+    "complete": "green",
+    "open": "bold yellow",
+    "closed": "dim",
+    "vanished": "dim",
     "blocked": "red",
     "unknown": "bold yellow",
     "running": "cyan",
@@ -94,6 +99,18 @@ def progress_of_bytes(what: str, total: int | None) -> Iterator[Callable[[int], 
     with Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal) as bar:
         task = bar.add_task(what, total=total)
         yield lambda count: bar.advance(task, count)
+
+
+@contextmanager
+def status(what: str) -> Iterator[Callable[[str], None]]:
+    """A line on standard error that says how far something is, if a person looks; yields what
+    changes it."""
+    errors = Console(stderr=True)
+    if not errors.is_terminal:
+        yield lambda _: None
+        return
+    with errors.status(plain(what)) as line:
+        yield lambda text: line.update(plain(text))
 
 
 def write(text: str) -> None:
