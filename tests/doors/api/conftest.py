@@ -53,6 +53,11 @@ def engine(make_engine: Callable[..., Engine], bank: Bank) -> Engine:
 
 @pytest.fixture
 async def tokens(engine: Engine) -> dict[str, str]:
+    """As `issue_all`."""
+    return await issue_all(engine)
+
+
+async def issue_all(engine: Engine) -> dict[str, str]:
     """A token for everyone, and four that open nothing: `revoked`, `expired`, `malformed`, and that
     of somebody who is `disabled`."""
     found = {}

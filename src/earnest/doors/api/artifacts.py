@@ -36,6 +36,12 @@ Page = Annotated[PageQuery, Query()]
 
 IDLE = 60.0  # seconds without a byte until an upload is given up
 NAMELESS = "file"
+# At least a minute, at most ten years.
+SPAN = (
+    "^((6[0-9]|[7-9][0-9]|[1-9][0-9]{2,5})s|[1-9][0-9]{0,5}m"
+    "|([1-9][0-9]{0,3}|[1-7][0-9]{4}|8[0-6][0-9]{3}|87[0-5][0-9]{2}|87600)h"
+    "|([1-9][0-9]{0,2}|[12][0-9]{3}|3[0-5][0-9]{2}|36[0-4][0-9]|3650)d)$"
+)
 
 _MADE = Answer(Shape, 201, headers=("Location", "ETag", "Idempotency-Replayed"))
 _TYPE = told_header("Content-Type", "What the bytes are; kept with them.")
@@ -48,7 +54,7 @@ class UploadQuery(Strict):
 
     name: Annotated[str, Field(min_length=1, max_length=MAX_NAME)] | None = None
     run_id: Text | None = None
-    expires_in: Annotated[str, Field(pattern="^[0-9]{1,6}(s|m|h|d)$")] | None = None
+    expires_in: Annotated[str, Field(pattern=SPAN)] | None = None
 
 
 class QuotaBody(Strict):

@@ -1,7 +1,7 @@
 """What a stream of server-sent events is made of, for the OpenAPI document.
 
-OpenAPI 3.1 has no word for the parts of a stream. The body is described as text; each frame that
-may be in it, with the schema of its `data`, stands beside it under `x-frames`.
+OpenAPI 3.1 has no word for the parts of a stream. Each frame that may be in one, with the schema of
+its `data`, is told under `x-frames`, beside an example of the whole.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Frames:
         """The media type's description; `schemas` are the document's components."""
         frames = {name: self._frame(name, schemas) for name in self.shapes}
         example = "retry: 2000\n\n" + "".join(one["example"] for one in frames.values())
-        return {"schema": {"type": "string"}, "example": example, "x-frames": frames}
+        return {"example": example, "x-frames": frames}
 
     def _frame(self, name: str, schemas: Mapping[str, Any]) -> dict[str, Any]:
         shape = self.shapes[name].__name__

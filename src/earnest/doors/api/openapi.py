@@ -93,6 +93,7 @@ def _schemas_of(shape: Any) -> dict[str, Any]:
 
 def _describe_fields(shape: str, schema: dict[str, Any]) -> None:
     schema.pop("title", None)
+    _make_whole(schema)
     for field, part in schema.get("properties", {}).items():
         part.pop("title", None)
         words = words_of(shape, field)
@@ -100,6 +101,16 @@ def _describe_fields(shape: str, schema: dict[str, Any]) -> None:
             part.setdefault("description", words[0])
     if "description" in schema:
         schema["description"] = " ".join(cleandoc(schema["description"]).split())
+
+
+def _make_whole(schema: Any) -> None:
+    """The framework keeps bounds as floats; those of integers are integers."""
+    for part in schema.values() if isinstance(schema, dict) else schema:
+        if isinstance(part, dict | list):
+            _make_whole(part)
+    if isinstance(schema, dict) and schema.get("type") == "integer":
+        whole = {key: int(value) for key, value in schema.items() if isinstance(value, float)}
+        schema.update(whole)
 
 
 # ---- calls ---------------------------------------------------------------------------------------
@@ -121,6 +132,7 @@ def _is_ours(parameter: dict[str, Any]) -> bool:
 
 def _parameter(parameter: dict[str, Any]) -> dict[str, Any]:
     parameter["schema"].pop("title", None)
+    _make_whole(parameter["schema"])
     if parameter["in"] == "path" and parameter["name"] in PATH_PARTS:
         text, limits = PATH_PARTS[parameter["name"]]
         return {"description": text, **parameter, "schema": {**parameter["schema"], **limits}}

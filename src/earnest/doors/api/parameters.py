@@ -27,7 +27,7 @@ _INSTANT = re.compile(
 )
 _LABEL = re.compile(r"[:=]")
 _SEQUENCE = re.compile("[0-9]{1,19}", re.ASCII)
-GREATEST_SEQUENCE = 2**63 - 1
+GREATEST_SEQUENCE = 2**53 - 1  # what every JSON reader can hold
 FEED_CURSOR_PATTERN = f"^now$|{POSITION_PATTERN}"
 SEQUENCE_WANTED = "a place in a text is a number from 0, in digits"
 

@@ -10,7 +10,7 @@ from earnest.engine.process.engine import Engine
 from earnest.store import artifacts
 from earnest.store.database import Tx
 
-MOST = 2**62
+MOST = 2**53 - 1  # what every JSON reader can hold
 
 
 async def find_room(engine: Engine, actor: Actor, scope_id: str) -> Room:
