@@ -9,7 +9,7 @@ import pytest
 
 from earnest.domain import ids
 from earnest.domain.audit import ACTIONS, AuditEntry
-from earnest.domain.errors import Conflict, Forbidden
+from earnest.domain.errors import Conflict, Forbidden, Inconclusive
 from earnest.engine.operations import reconciling
 from earnest.engine.operations.reconciling import Verdict
 from earnest.engine.process import auditing
@@ -17,6 +17,7 @@ from earnest.engine.process.actors import Actor, Role, local
 from earnest.engine.runs import cancelling, retrying
 from earnest.store.audit import AuditFilter
 from earnest.store.database import Tx
+from earnest.testing.clock import ManualClock
 from tests.engine.bench import SCOPE, Bench
 from tests.engine.conftest import MakeBench
 from tests.engine.handlers import work
@@ -102,6 +103,23 @@ async def test_a_resolution_is_kept_without_its_evidence_and_receipt(
     assert entry.detail == {"outcome": "submitted", "kind": operation.kind}
     for told in (SECRET, "telephone", "r-17"):
         assert told not in str(entry)
+
+
+@pytest.mark.parametrize("by", [EVE, None], ids=["a person", "nobody"])
+async def test_a_doubt_that_somebody_had_asked_about_is_settled_under_their_name(
+    make_bench: MakeBench, clock: ManualClock, by: Actor | None
+) -> None:
+    """What the reconciler asks about by itself is nobody's decision."""
+    provider = Provider()
+    bench = make_bench(shop(provider))
+    provider.drops(does=True)
+    provider.answers.append(Inconclusive("try later"))  # to the question of the attempt itself
+    run = await bench.done("buy", {"by": "never"})
+    operation = await bench.operation(run.run_id)
+    settled = await reconciling.look_up(bench.engine, SCOPE, operation.operation_id, by=by)
+    assert settled.state == "submitted"
+    found = await entries(bench, action="operation.resolved")
+    assert [one.principal_id for one in found] == (["eve"] if by else [])
 
 
 async def test_of_people_who_do_the_same_at_once_the_one_who_did_it_is_kept(

@@ -13,6 +13,7 @@ ACTIONS = frozenset(
     """
     run.cancelled run.retried operation.resolved approval.decided scope.created principal.created
     principal.changed principal.disabled token.issued token.rotated token.revoked
+    role.mapped role.unmapped
     """.split()
 )
 """What the engine itself keeps; others may be added where they are written."""

@@ -94,7 +94,9 @@ async def look_up_operation(visit: Visiting, operation_id: str) -> Response:
     operation = await visit.operation(operation_id)
     visit.actor.require(Role.OPERATOR)
     headers.idempotency_key(visit.headers)
-    asked = await reconciling.look_up(visit.engine, operation.scope_id, operation.operation_id)
+    asked = await reconciling.look_up(
+        visit.engine, operation.scope_id, operation.operation_id, by=visit.actor
+    )
     return await _whole(visit, asked)
 
 

@@ -53,7 +53,7 @@ def map_role(
     async def act(desk: Desk) -> None:
         from earnest.engine.process import database_roles
 
-        await database_roles.map_role(desk.engine, role, desk.scope, principal)
+        await database_roles.map_role(desk.engine, role, desk.scope, principal, by=desk.actor)
         if as_json:
             screen.print_json({"scope": desk.scope, "role": role, "principal": principal})
         else:
@@ -79,7 +79,7 @@ def unmap_role(
     async def act(desk: Desk) -> None:
         from earnest.engine.process import database_roles
 
-        await database_roles.unmap_role(desk.engine, role, desk.scope)
+        await database_roles.unmap_role(desk.engine, role, desk.scope, by=desk.actor)
         if as_json:
             screen.print_json({"scope": desk.scope, "unmapped": role})
         else:

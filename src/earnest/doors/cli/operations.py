@@ -87,7 +87,9 @@ def lookup(
     async def act(desk: Desk) -> None:
         from earnest.engine.operations import reconciling
 
-        found = await reconciling.look_up(desk.engine, desk.scope, ids.read("op", operation))
+        found = await reconciling.look_up(
+            desk.engine, desk.scope, ids.read("op", operation), by=desk.actor
+        )
         await _tell(desk, found, as_json)
 
     at_desk(context, told(home, database_url, app), scope, act)

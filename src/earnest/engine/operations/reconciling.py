@@ -37,7 +37,7 @@ from earnest.domain.operation import (
 )
 from earnest.engine.operations import operating, recording
 from earnest.engine.operations.recording import Proof
-from earnest.engine.process.actors import By, acting, name_of
+from earnest.engine.process.actors import Actor, By, acting, name_of
 from earnest.engine.process.effects import Effect, as_call
 from earnest.engine.process.engine import Engine
 from earnest.engine.process.foreign_code import foreign_code, told_of
@@ -80,8 +80,11 @@ async def ask(engine: Engine, scope_id: str, operation_id: uuid.UUID) -> None:
         log.warning("look_up.failed", operation_id=shown, **kept_error(error))
 
 
-async def look_up(engine: Engine, scope_id: str, operation_id: uuid.UUID) -> Operation:
-    """Asks the provider now and acts on the answer; returns the operation as it stands then.
+async def look_up(
+    engine: Engine, scope_id: str, operation_id: uuid.UUID, *, by: By | None = None
+) -> Operation:
+    """Asks the provider now and acts on the answer; returns the operation as it stands then. `by`
+    is the person who had it asked: what that settles is in the audit under their name.
 
     Harmless on an operation that is not in doubt. Raises `NotFound`, and `Conflict` where nobody
     can be asked.
@@ -101,7 +104,7 @@ async def look_up(engine: Engine, scope_id: str, operation_id: uuid.UUID) -> Ope
     if operation.recovery is Recovery.RESEND:
         await _send_again(engine, operation, effect)
     else:
-        await _ask(engine, operation, effect)
+        await _ask(engine, operation, effect, None if by is None else acting(scope_id, by))
     found = await operations.find(engine.database, scope_id, operation_id)
     assert found is not None, "operations are not removed while they are in doubt"
     return found
@@ -110,16 +113,18 @@ async def look_up(engine: Engine, scope_id: str, operation_id: uuid.UUID) -> Ope
 # ---- asking ------------------------------------------------------------------------------------
 
 
-async def _ask(engine: Engine, operation: Operation, effect: Effect[Any, Any]) -> None:
+async def _ask(
+    engine: Engine, operation: Operation, effect: Effect[Any, Any], person: Actor | None
+) -> None:
     # Judged before the question: what arrived after the answer was given is not in it.
     absence_is_proof = await _absence_is_proof(engine, operation)
     answer, detail, receipt = await _answer(operation, effect)
     if receipt is not None:
-        await _adopt(engine, operation, *receipt, by="look_up")
+        await _adopt(engine, operation, *receipt, by="look_up", person=person)
     elif answer is LookupAnswer.ABSENT and absence_is_proof:
         evidence = {"evidence": "the provider does not know it, and it cannot arrive late"}
         proof = Proof("look_up", version=operation.version, evidence=evidence,
-                      answer=(answer, detail))  # fmt: skip
+                      answer=(answer, detail), person=person)  # fmt: skip
         await recording.release(
             engine, operation.scope_id, operation.operation_id, ReleaseReason.ABSENT, proof
         )
@@ -190,10 +195,16 @@ _FOUND = {"look_up": "found by its id", "sweep": "found in the provider's list"}
 
 
 async def _adopt(
-    engine: Engine, operation: Operation, data: bytes, reference: str | None, *, by: str
+    engine: Engine,
+    operation: Operation,
+    data: bytes,
+    reference: str | None,
+    *,
+    by: str,
+    person: Actor | None = None,
 ) -> None:
     proof = Proof(by, version=operation.version, evidence={"evidence": _FOUND[by]},
-                  answer=(LookupAnswer.FOUND, "found"))  # fmt: skip
+                  answer=(LookupAnswer.FOUND, "found"), person=person)  # fmt: skip
     try:
         await recording.confirm(
             engine, operation.scope_id, operation.operation_id, data, reference, proof
