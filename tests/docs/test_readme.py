@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shlex
 import sys
 from collections.abc import Iterator
@@ -14,8 +15,13 @@ import pytest
 import earnest
 from earnest.__main__ import Program
 from earnest.domain import ids
+from earnest.doors.api.application import build_api
+from earnest.doors.api.serving import Serving, listen
 from earnest.doors.cli.program import run
+from earnest.engine.inspection.readiness import Readiness
 from earnest.engine.process import binding
+from earnest.engine.process.principals import ensure_principal
+from earnest.engine.process.tokens import issue_token
 from earnest.store import runs
 from earnest.testing.simulator import Simulator
 from earnest.testing.verbs import CrashAt, Drain
@@ -102,3 +108,27 @@ def test_a_command_of_the_readme_and_its_options_are_the_programs(
     shown = capsys.readouterr().out
     for word in words[1:]:
         assert not word.startswith("--") or word in shown, (word, command)
+
+
+async def test_another_program_asks_over_http_as_the_readme_does(
+    shop: ModuleType,
+    database_url: str,
+    simulator: Simulator,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """P7: however often it asks."""
+    monkeypatch.setattr(shop, "bank", httpx2.AsyncClient(base_url=simulator.url))
+    before = len(simulator.truth("bank"))
+    async with earnest.open(shop.app, database_url=database_url, worker=True) as opened:
+        await ensure_principal(opened.engine, "default", "ann", ["member"])
+        token = await issue_token(opened.engine, "default", "ann")
+        api = build_api(opened.engine, ready=lambda: Readiness(True))
+        serving = Serving(api, listen("127.0.0.1", 0))
+        answering = asyncio.create_task(serving.run())
+        await serving.started.wait()
+        receipts = {await shop.ask(serving.url, token) for _ in range(2)}
+        serving.stop()
+        await answering
+    await shop.bank.aclose()
+    assert len(receipts) == 1
+    assert len(simulator.truth("bank")) == before + 1
