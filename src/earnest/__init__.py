@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from earnest.assembly import open_app as open  # noqa: A004
     from earnest.client.client import Client
     from earnest.client.sync_client import SyncClient
+    from earnest.domain.artifact import ArtifactRef
     from earnest.domain.errors import (
         ApprovalExpired,
         ApprovalRejected,
@@ -28,12 +29,15 @@ if TYPE_CHECKING:
         InDoubt,
         NotDone,
         NotSent,
+        QuotaExceeded,
         Refused,
         ResourceBusy,
         SignalTimedOut,
+        StorageUnavailable,
     )
     from earnest.engine.app import App
     from earnest.engine.approvals.asking import Approved
+    from earnest.engine.artifacts.reading import OpenArtifact
     from earnest.engine.attempts.context import Child, Context
     from earnest.engine.attempts.plain import PlainContext
     from earnest.engine.operations.standing import operation
@@ -49,6 +53,7 @@ __all__ = [
     "ApprovalExpired",
     "ApprovalRejected",
     "Approved",
+    "ArtifactRef",
     "Blocked",
     "Call",
     "Child",
@@ -66,7 +71,9 @@ __all__ = [
     "Listed",
     "NotDone",
     "NotSent",
+    "OpenArtifact",
     "PlainContext",
+    "QuotaExceeded",
     "Refused",
     "Refutes",
     "ResourceBusy",
@@ -74,6 +81,7 @@ __all__ = [
     "Settles",
     "SignalTimedOut",
     "Signals",
+    "StorageUnavailable",
     "SyncClient",
     "blocking",
     "open",
@@ -84,6 +92,7 @@ __all__ = [
 _ELSEWHERE = {
     "App": "engine.app",
     "Approved": "engine.approvals.asking",
+    "ArtifactRef": "domain.artifact",
     "Call": "engine.process.effects",
     "Child": "engine.attempts.context",
     "Client": "client.client",
@@ -91,6 +100,7 @@ _ELSEWHERE = {
     "Effect": "engine.process.effects",
     "InboxMessage": "engine.process.inboxes",
     "Listed": "engine.process.effects",
+    "OpenArtifact": "engine.artifacts.reading",
     "PlainContext": "engine.attempts.plain",
     "Refutes": "engine.process.inboxes",
     "RunKind": "engine.process.kinds",

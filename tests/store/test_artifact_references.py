@@ -138,7 +138,7 @@ async def test_the_database_refuses_to_discard_what_is_named(database: Database,
     key = await stored(database)
     await name(one, key)
     for order in (
-        "UPDATE blob SET state = 'discarded' WHERE blob_id = $1",
+        "UPDATE blob SET state = 'discarded', discarded_at = clock() WHERE blob_id = $1",
         "DELETE FROM blob WHERE blob_id = $1",
     ):
         with pytest.raises(asyncpg.ForeignKeyViolationError):

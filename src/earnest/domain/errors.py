@@ -65,7 +65,7 @@ class TextTooLong(PayloadTooLarge):
 
 
 class QuotaExceeded(EarnestError):
-    """There is no room left for this principal."""
+    """There is no room left."""
 
     code, status = "quota_exceeded", 429
 

@@ -167,7 +167,7 @@ async def test_what_would_be_kept_with_its_wrapping_is_refused(
     [{"name": "a/b"}, {"name": ""}, {"expires_in": "soon"}, {"expires_in": "0s"}, {"nome": "x"},
      {"expires_in": "999999d"}],
 )  # fmt: skip
-async def test_what_is_said_beside_it_is_checked(outside: Outside, query: dict[str, str]) -> None:
+async def test_what_is_said_beside_it_is_checked(outside: Outside, query: dict[str, Any]) -> None:
     assert (await bring(outside, **{"name": "x", **query})).status_code == 400
 
 

@@ -55,6 +55,7 @@ class RunLinks(TypedDict):
     attempts: str
     operations: str
     steps: str
+    artifacts: str
     explain: str
     cancel: str
     retry: str
