@@ -12,8 +12,10 @@ operation's id. `DELETE /bank/NAME/refunds/ID` makes the bank forget one that it
 still knows it.
 
 A refund is asked for by `{"operation_id", "order_id", "amount"}`; further fields are kept and
-ignored. The amount is a positive decimal number, as a number or as a string. Without the header
-the keyed bank recognises nothing.
+ignored. The opaque bank calls back where the headers `Callback-Url` and `Callback-Secret` say, when
+it has done it: `{"type": "refund.made", "operation_id", "id"}`, signed by the Standard Webhooks
+rules under the receipt's id. The amount is a positive decimal number, as a number or as a string.
+Without the header the keyed bank recognises nothing.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from earnest.testing.simulator.asking import Misasked, json_object, query_number
+from earnest.testing.simulator.callbacks import CallbackPlace, Callbacks
 from earnest.testing.simulator.effects import Effects
 from earnest.testing.simulator.faults import EffectCall
 
@@ -69,6 +72,7 @@ class Banks:
         self._effects = effects
         self._by_key: dict[str, tuple[str, Receipt]] = {}
         self._by_operation: dict[str, Receipt] = {}
+        self._callbacks = Callbacks()
         self._made: dict[str, list[Made]] = {name: [] for name in BANKS}
         self._count = 0
 
@@ -97,7 +101,19 @@ class Banks:
 
     async def _ask_opaque(self, request: Request) -> Response:
         call, refund = await _read(request)
-        return await self._effects.perform(call, lambda: self._refund_blindly(refund))
+        receipts: list[str] = []
+        place = CallbackPlace.of(request.headers)
+
+        def call_back(times: int) -> None:
+            if place is not None:
+                told = {"type": "refund.made", "operation_id": refund["operation_id"]}
+                self._callbacks.send(
+                    place, f"msg_{receipts[0]}", {**told, "id": receipts[0]}, times
+                )
+
+        return await self._effects.perform(
+            call, lambda: self._refund_blindly(refund, receipts), call_back
+        )
 
     async def _look_up(self, request: Request) -> Response:
         receipt = self._by_operation.get(request.path_params["operation_id"])
@@ -150,8 +166,9 @@ class Banks:
             self._by_operation[operation_id] = self._make("queryable", refund)
         return JSONResponse(self._by_operation[operation_id])
 
-    def _refund_blindly(self, refund: Refund) -> Response:
-        return JSONResponse({"id": self._make("opaque", refund)["id"]})
+    def _refund_blindly(self, refund: Refund, receipts: list[str]) -> Response:
+        receipts.append(self._make("opaque", refund)["id"])
+        return JSONResponse({"id": receipts[0]})
 
     def _make(self, bank: str, refund: Refund) -> Receipt:
         """Make one refund, for real: a new receipt and an entry in the truth log."""

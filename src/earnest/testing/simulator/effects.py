@@ -36,12 +36,26 @@ class Effects:
         self.faults = faults
         self._running: set[asyncio.Task[Response]] = set()
 
-    async def perform(self, call: EffectCall, act: Callable[[], Response]) -> Response:
-        """Answer the call. What was begun is finished even if the caller goes away meanwhile."""
+    async def perform(
+        self,
+        call: EffectCall,
+        act: Callable[[], Response],
+        call_back: Callable[[int], None] | None = None,
+    ) -> Response:
+        """Answer the call. What was begun is finished even if the caller goes away meanwhile.
+        `call_back` is told, when it was done, how often the provider calls back."""
         rule = self.faults.take(call)
+        times = 2 if rule is not None and rule.mode is Mode.DUPLICATE_CALLBACK else 1
+
+        def done() -> Response:
+            answer = act()
+            if call_back is not None:
+                call_back(times)
+            return answer
+
         if rule is None:
-            return act()
-        task = asyncio.create_task(_behave(rule, act))
+            return done()
+        task = asyncio.create_task(_behave(rule, done))
         self._running.add(task)  # the loop itself keeps only a weak reference
         task.add_done_callback(self._running.discard)
         return await asyncio.shield(task)
