@@ -16,12 +16,21 @@ _AT_ONCE = struct.pack("ii", 1, 0)
 
 class CuttingWay:
     """Stands before the server at `upstream`. Each connection is given by `budget` how many bytes
-    pass, both ways together, until it is reset. `cut` counts those that were."""
+    pass, both ways together, until it is reset; or, where the way is `silent`, passes nothing more.
+    `cut` counts those that were."""
 
-    def __init__(self, upstream: str, seed: int, budget: Callable[[random.Random], int]) -> None:
+    def __init__(
+        self,
+        upstream: str,
+        seed: int,
+        budget: Callable[[random.Random], int],
+        *,
+        silent: bool = False,
+    ) -> None:
         self._upstream = urlsplit(upstream)
         self._random = random.Random(seed)
         self._budget = budget
+        self._silent = silent
         self._open: set[asyncio.Task[None]] = set()
         self.cut = 0
         self.url = ""
@@ -37,6 +46,11 @@ class CuttingWay:
         for task in self._open:
             task.cancel()
         await asyncio.gather(*self._open, return_exceptions=True)
+
+    def break_all(self) -> None:
+        """Ends the connections that are open now."""
+        for task in self._open:
+            task.cancel()
 
     def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.create_task(self._pass(reader, writer))
@@ -58,7 +72,7 @@ class CuttingWay:
                     task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)
         finally:
-            self.cut += left[0] <= 0
+            self.cut += left[0] <= 0 and not self._silent
             for end in ends:
                 _reset(end) if left[0] <= 0 else end.close()
 
@@ -69,6 +83,10 @@ class CuttingWay:
             writer.write(data[: left[0]])
             left[0] -= len(data)
             await writer.drain()
+        if self._silent and left[0] <= 0:
+            self.cut += len(left) == 1  # one of the two ways counts
+            left.append(0)
+            await asyncio.get_running_loop().create_future()
 
 
 def _reset(writer: asyncio.StreamWriter) -> None:

@@ -339,7 +339,9 @@ async def test_webhooks_are_added_listed_and_removed(shared: House) -> None:
 # ---- the address -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("url", ["", "localhost:8321", "ftp://x", "http://", "http://x/?a=b"])
+@pytest.mark.parametrize(
+    "url", ["", "localhost:8321", "ftp://x", "http://", "http://x/?a=b", "http://a:b@x"]
+)
 def test_an_address_that_is_none_is_refused_with_an_example(url: str) -> None:
     with pytest.raises(InvalidRequest, match="use one like http://localhost:8321"):
         Client(url, "ern_x")

@@ -6,15 +6,17 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
 from earnest import Client
 from earnest.client.values import Event
 from earnest.domain.errors import IdempotencyConflict
+from earnest.testing.simulator import Simulator
 from tests.client.cutting import CuttingWay
 from tests.client.house import House
 
@@ -22,6 +24,7 @@ pytestmark = pytest.mark.fault
 
 RUNS = "SELECT count(*) FROM earnest.run"
 ECHO = {"message": "m"}
+T = TypeVar("T")
 Open = Callable[..., Client]
 
 
@@ -102,6 +105,75 @@ async def test_on_a_way_that_cuts_anywhere_each_key_is_one_run(
     assert way.cut > 5
     assert len({run.id for run in runs}) == 10
     assert await house.count(RUNS) == 10
+
+
+class Lossy:
+    """A way that lets ever more of a call through, until its answer arrives at last."""
+
+    def __init__(self, house: House, open_client: Open) -> None:
+        self._house = house
+        self._open_client = open_client
+        self.cut = 0
+
+    async def call(self, who: str, work: Callable[[Client], Awaitable[T]]) -> T:
+        more = iter(range(200, 9_000, 250))
+        async with CuttingWay(self._house.url, 0, lambda _: next(more)) as way:
+            answer = await work(self._open_client(way.url, who))
+        self.cut += way.cut
+        return answer
+
+
+async def test_what_people_decide_counts_once_however_often_its_answer_is_lost(
+    house: House, open_client: Open, simulator: Simulator
+) -> None:
+    """P11."""
+    simulator.put_fault("bank", "accept_then_drop", match="cut-2")
+    house.start()
+    member, lossy = open_client(), Lossy(house, open_client)
+    order = {"amount": "20.00", "bank": "opaque"}
+    asking = await member.submit(
+        "demo.refund", {**order, "order_id": "cut-1", "needs_approval": True}
+    )
+    doubting = await member.submit("demo.refund", {**order, "order_id": "cut-2"})
+    await _until(member, asking.id, "approval.requested")
+    await _until(member, doubting.id, "run.unknown")
+    waiting = [one async for one in open_client(who="approver").approvals()]
+    doubts = [one async for one in open_client(who="operator").operations()]
+    assert (len(waiting), len(doubts)) == (1, 1)
+    await lossy.call("approver", lambda one: one.decide(waiting[0], "approve"))
+    receipt = {"id": "r"}
+    await lossy.call(
+        "operator",
+        lambda one: one.resolve(doubts[0], "submitted", evidence="statement", receipt=receipt),
+    )
+    assert lossy.cut > 4
+    assert (await member.wait(asking.id))["receipt"]
+    assert await member.wait(doubting.id) == {"receipt": receipt}
+    assert len([one for one in simulator.truth("bank") if "cut-1" in str(one)]) == 1
+
+
+async def test_what_is_done_to_a_run_counts_once_however_often_its_answer_is_lost(
+    house: House, open_client: Open
+) -> None:
+    house.start()
+    member, lossy = open_client(), Lossy(house, open_client)
+    run = await member.submit("demo.sleep", {"seconds": 600})
+    stored = await lossy.call("member", lambda one: one.signal(run.id, "go"))
+    await lossy.call("member", lambda one: one.cancel(run.id))
+    await _until(member, run.id, "run.cancelled")
+    retried = await lossy.call("member", lambda one: one.retry(run.id))
+    await member.cancel(retried.id)
+    assert lossy.cut > 6
+    assert (stored.number, retried.revision) == (1, 2)
+    assert await house.count(RUNS) == 2
+    assert await house.count("SELECT count(*) FROM earnest.signal") == 1
+
+
+async def _until(client: Client, run_id: str, type: str) -> None:
+    async with aclosing(client.events(run_id)) as events:
+        async for event in events:
+            if event.type == type:
+                return
 
 
 # ---- watching and waiting ----------------------------------------------------------------------

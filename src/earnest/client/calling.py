@@ -256,6 +256,7 @@ def checked_url(url: str) -> str:
         parsed = httpx2.URL(url)
     except (httpx2.InvalidURL, TypeError):
         parsed = httpx2.URL()
-    if parsed.scheme not in ("http", "https") or not parsed.host or parsed.query:
+    more = parsed.query or parsed.fragment or parsed.userinfo
+    if parsed.scheme not in ("http", "https") or not parsed.host or more:
         raise InvalidRequest(f"{url!r} is no address of an API: use one like http://localhost:8321")
     return str(parsed).rstrip("/")

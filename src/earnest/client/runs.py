@@ -110,7 +110,8 @@ class RunCalls:
     async def wait(self, run_id: str, *, timeout: float | None = None) -> Any:
         """The run's output, once it has one. Raises `RunFailed`, `RunCancelled` or `RunBlocked`,
         which carry the run, when it ended as that; `TimeoutError` after so many seconds: it goes
-        on. A restart of the server is waited out."""
+        on. A restart of the server is waited out; so is a run that is `unknown`, until somebody
+        settles it."""
         try:
             async with asyncio.timeout(timeout):
                 run = await self._ended(run_id)

@@ -152,7 +152,8 @@ class SyncClient:
     def wait(self, run_id: str, *, timeout: float | None = None) -> Any:
         """The run's output, once it has one. Raises `RunFailed`, `RunCancelled` or `RunBlocked`,
         which carry the run, when it ended as that; `TimeoutError` after so many seconds: it goes
-        on. A restart of the server is waited out."""
+        on. A restart of the server is waited out; so is a run that is `unknown`, until somebody
+        settles it."""
         return self._there.call(lambda client: client.wait(run_id, timeout=timeout))
 
     def events(self, run_id: str, *, after: int | str = 0) -> Generator[Event | Resync, None, None]:
