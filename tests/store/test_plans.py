@@ -81,6 +81,8 @@ HOT = {
     "succeed_runs": {"execution_pkey"},
     "write_facts": {"execution_pkey"},
     "write_texts": {"execution_pkey", "run_pkey"},
+    "write_logs": {"execution_pkey"},
+    "visible_logs": {"run_pkey", "log_line_pkey"},
     "text_standings": {"execution_pkey", "text_head_pkey", "event_pkey"},
     "texts_after": {"text_delta_pkey"},
     "visible_texts": {"run_pkey", "text_delta_pkey"},
@@ -105,6 +107,8 @@ HOT = {
     "cancel_approvals": {"approval_of_run", "execution_pkey"},
     "begin_operation": {"operation_pkey", "approval_pkey"},
     "list_unknown_operations": {"operation_unknown"},
+    "operations_by_ref": {"operation_ref"},
+    "oldest_begin": {"operation_submitted"},
     "is_feed_behind": {"event_written", "sequenced_pkey"},
     "append_to_feed": {
         *("event_written", "event_pkey", "run_pkey", "feed_pkey", "feed_of_run"),

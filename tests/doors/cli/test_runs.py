@@ -134,3 +134,13 @@ def test_an_input_may_come_from_standard_input_or_a_file(here: Program) -> None:
     assert here.good("runs", "show", from_file, "--json").json["input"] == {"message": "hello"}
     outcome = here.good("runs", "submit", "demo.echo", "-", "--json", text=ECHO)
     assert outcome.json["input"] == {"message": "hello"}
+
+
+def test_what_a_handler_wrote_is_printed(here: Program) -> None:
+    with here.started("worker"):
+        run_id = here.good("runs", "submit", "demo.steps", '{"count": 2}', "--watch").out.split()[0]
+    assert here.good("runs", "logs", run_id).out.count("counted") == 2
+    shown = here.good("runs", "logs", run_id, "--attempt", "1", "--json").json
+    assert [line["fields"] for line in shown["items"]] == [{"number": 1}, {"number": 2}]
+    assert shown["left_out"] == 0
+    assert here.good("runs", "logs", run_id, "--attempt", "2").out == ""

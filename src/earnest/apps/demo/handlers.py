@@ -109,6 +109,7 @@ async def _steps(ctx: Context, asked: Steps) -> StepsDone:
         if number == asked.fail_at and ctx.attempt == 1:
             raise RuntimeError(f"step {number} fails once, as asked")
         done.append(await ctx.step("count", _same, number))
+        ctx.log("counted", number=number)
         await ctx.progress(number, asked.count)
     return StepsDone(steps=done, attempts=ctx.attempt)
 

@@ -21,6 +21,7 @@ from earnest.doors.cli import (
     outbox,
     principals,
     processes,
+    run_logs,
     runs,
     scopes,
     simulate,
@@ -69,6 +70,7 @@ def build(more: Sequence[AddCommands] = ()) -> typer.Typer:
         *more,
     ):
         add(program)
+    run_logs.add_to(runs.commands)
     for name, noun in {
         "runs": runs.commands,
         "operations": operations.commands,

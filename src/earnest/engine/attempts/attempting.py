@@ -199,6 +199,7 @@ class Attempting:
         try:
             await self._context.finish_calls()
             await self._context.flush_text()
+            await self._context.flush_logs()
             if ending is None or not self._held.valid():
                 return Settled.FENCED
             return await self._settle(ending)

@@ -38,6 +38,7 @@ from earnest.engine.approvals import asking
 from earnest.engine.approvals.asking import Approved, Terms
 from earnest.engine.attempts import parenting
 from earnest.engine.attempts.filing import Filing
+from earnest.engine.attempts.logging import make_line
 from earnest.engine.attempts.recalling import kept_beside_steps
 from earnest.engine.attempts.remembering import digest_of
 from earnest.engine.attempts.step_results import encode_result, read_result, result_type
@@ -148,8 +149,11 @@ class Context(Filing):
         await self._write_text(piece)
 
     def log(self, message: str, **fields: Any) -> None:
-        """A line for the people who run this; goes to the process's log with the run's ids."""
+        """A line for the people who run this: in the process's log with the run's ids, and kept
+        with the attempt for some days. Waits for nothing and never fails; of an attempt the first
+        thousand lines are kept. Who may see the run may read them."""
         log.info(message, **{**fields, "run_id": self.run_id, "attempt": self.attempt})
+        self._keep_line(make_line(message, fields))
 
     # ---- the outside world -----------------------------------------------------------------
 

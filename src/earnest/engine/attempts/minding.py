@@ -1,11 +1,11 @@
 """Minding: what any process does so that nothing is left lying, whether or not it takes up runs.
 
 Four rounds. *Watch* moves on what has run out (`reaping.py`) and lets delayed runs join the queue;
-*ask* asks providers about the doubts that are due (`reconciling.py`); *prune* removes text whose
-time is over, and what is known of processes that ended long ago; *collect* deletes artifacts whose
-time is over, and the bytes that nobody names. A worker has a minder. So has a program that only
-calls or submits: in its house there may be no worker at all, and a call whose program died would
-otherwise stay `submitting` until somebody asks for it again.
+*ask* asks providers about the doubts that are due (`reconciling.py`); *prune* removes text and log
+lines whose time is over, and what is known of processes that ended long ago; *collect* deletes
+artifacts whose time is over, and the bytes that nobody names. A worker has a minder. So has a
+program that only calls or submits: in its house there may be no worker at all, and a call whose
+program died would otherwise stay `submitting` until somebody asks for it again.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import asyncpg
 
 from earnest.domain.errors import EarnestError
 from earnest.engine.artifacts import removing
+from earnest.engine.attempts.logging import prune_logs
 from earnest.engine.attempts.reaping import Reaper
 from earnest.engine.attempts.texting import prune_texts
 from earnest.engine.operations import reconciling
@@ -98,7 +99,8 @@ class Minder:
         forgotten = await self._engine.database.promise(
             "prune", lambda tx: instances.prune(tx, _PRUNED)
         )
-        return timedelta(0) if _PRUNED in (pruned, forgotten) else _PRUNE_EVERY
+        lines = await prune_logs(self._engine, limit=_PRUNED)
+        return timedelta(0) if _PRUNED in (pruned, forgotten, lines) else _PRUNE_EVERY
 
     async def collect(self) -> timedelta:
         """A few artifacts at a time: nobody waits long for the room of a scope."""

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from earnest.domain import canonical, ids
 from earnest.domain.errors import CodeChanged, FencedOut
 from earnest.domain.run import Step
+from earnest.engine.attempts.logging import Line, LogWriter
 from earnest.engine.attempts.names import Names
 from earnest.engine.attempts.remembering import Memory, Rememberer
 from earnest.engine.attempts.texting import TextWriter
@@ -26,6 +27,13 @@ from earnest.engine.runs.leasing import HeldLease
 from earnest.store.executions import Claimed
 
 T = TypeVar("T")
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
 
 
 @dataclass(eq=False)
@@ -39,6 +47,8 @@ class Recalling:
     _names: Names = field(default_factory=Names)
     _memory: Memory | None = None
     _writer: TextWriter | None = None
+    _log_writer: LogWriter | None = None
+    _home: asyncio.AbstractEventLoop | None = field(default_factory=_running_loop)
     _closed: bool = False
     _calls: set[asyncio.Task[Any]] = field(default_factory=set)
 
@@ -78,8 +88,8 @@ class Recalling:
         self._closed = True
 
     def has_loose_ends(self) -> bool:
-        """Whether calls are on their way, or text waits to be stored."""
-        return bool(self._calls) or self._writer is not None
+        """Whether calls are on their way, or text or log lines may wait to be stored."""
+        return bool(self._calls) or self._writer is not None or self._log_writer is not None
 
     async def finish_calls(self) -> None:
         """Waits for calls that are on their way; each ends as stored, released or in doubt."""
@@ -90,6 +100,11 @@ class Recalling:
         """Stores the text that waits."""
         if self._writer is not None:
             await self._writer.flush()
+
+    async def flush_logs(self) -> None:
+        """Stores the log lines that wait."""
+        if self._log_writer is not None:
+            await self._log_writer.flush()
 
     async def _finish_even_if_left(self, work: Coroutine[Any, Any, T]) -> T:
         """Runs to its end although the handler may be cancelled meanwhile; `finish_calls` waits."""
@@ -162,6 +177,22 @@ class Recalling:
         if self._writer is None:
             self._writer = TextWriter(self.rememberer.texts, self.claimed, self.lease)
         await self._writer.add(piece)
+
+    def _keep_line(self, line: Line) -> None:
+        """Keeps a log line with the attempt; from any thread, and without waiting."""
+        if self._home is None or self._home.is_closed():
+            return
+        if _running_loop() is self._home:
+            self._add_line(line)
+        else:
+            self._home.call_soon_threadsafe(self._add_line, line)
+
+    def _add_line(self, line: Line) -> None:
+        if self._closed:
+            return
+        if self._log_writer is None:
+            self._log_writer = LogWriter(self.rememberer.logs, self.claimed, self.lease)
+        self._log_writer.add(line)
 
 
 def kept_beside_steps(room: str, name: str) -> str:

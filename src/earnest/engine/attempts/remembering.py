@@ -18,6 +18,7 @@ from earnest.domain import canonical
 from earnest.domain.errors import FencedOut
 from earnest.domain.operation import Operation
 from earnest.domain.run import Step
+from earnest.engine.attempts.logging import Logs
 from earnest.engine.attempts.texting import Texts
 from earnest.engine.process.engine import Engine
 from earnest.engine.process.typed_json import in_order
@@ -69,6 +70,7 @@ class Rememberer:
     def __init__(self, engine: Engine, leases: Leases) -> None:
         self._engine = engine
         self.texts = Texts(engine, leases)
+        self.logs = Logs(engine, leases)
         self._group: OwnersGroup[Fact, Written] = OwnersGroup(leases, self._store)
         # Marks of facts that may be stored although nobody heard of it.
         self._doubtful: set[int] = set()

@@ -60,6 +60,19 @@ def get_logger(name: str) -> Logger:
     return Logger(name)
 
 
+def shown_message(message: object) -> str:
+    """On one line and bounded."""
+    return _text(message)
+
+
+def shown_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a log line as JSON, as they are logged; never raises."""
+    try:
+        return _written({**fields})
+    except Exception as error:  # what is logged is other people's things
+        return {"fields": f"cannot be shown: {type(error).__name__}"}
+
+
 def _written(fields: dict[str, Any]) -> dict[str, Any]:
     given = fields.pop("exc_info", None)
     error = sys.exception() if given is True else given
