@@ -209,20 +209,40 @@ async def test_it_goes_on_where_the_way_cuts_anywhere(
 ) -> None:
     run = await client.submit("demo.steps", {"count": 40})
     await client.wait(run.id)
+    reader, way = await _read_by(browser, shared, run.id, silent=False)
+    assert way.cut > 0
+    assert in_order(reader)
+    assert reader.of("end") == [{"reason": "final"}]
+
+
+@pytest.mark.fault
+async def test_a_stream_that_falls_silent_is_left_for_another_one(
+    shared: House, client: Client, browser: Browser
+) -> None:
+    run = await client.submit("demo.steps", {"count": 40})
+    await client.wait(run.id)
+    reader, way = await _read_by(browser, shared, run.id, silent=True)
+    assert way.cut > 0
+    assert in_order(reader)
+    assert reader.of("end") == [{"reason": "final"}]
+
+
+async def _read_by(
+    browser: Browser, house: House, run_id: str, *, silent: bool
+) -> tuple[Reader, CuttingWay]:
+    """Reads a run to its end by a way that breaks once the page is there."""
     loaded = asyncio.Event()
 
     def budget(dice: random.Random) -> int:
         return dice.randrange(4_000, 14_000) if loaded.is_set() else 2**30
 
-    async with CuttingWay(shared.url, 5, budget) as way:
+    async with CuttingWay(house.url, 5, budget, silent=silent) as way:
         reader = await open_page(browser, way.url)
         loaded.set()
         way.break_all()
-        await reader.follow(run.id, token=shared.tokens["member"])
+        await reader.follow(run_id, token=house.tokens["member"], silence=1_000)
         await reader.until_over()
-    assert way.cut > 0
-    assert in_order(reader)
-    assert reader.of("end") == [{"reason": "final"}]
+    return reader, way
 
 
 async def test_a_handler_that_takes_its_time_is_given_everything(

@@ -116,7 +116,7 @@ class Lossy:
         self.cut = 0
 
     async def call(self, who: str, work: Callable[[Client], Awaitable[T]]) -> T:
-        more = iter(range(200, 9_000, 250))
+        more = iter([300, 700, 900, 1_500, 2_500, 4_000, 2**30])
         async with CuttingWay(self._house.url, 0, lambda _: next(more)) as way:
             answer = await work(self._open_client(way.url, who))
         self.cut += way.cut
@@ -146,7 +146,7 @@ async def test_what_people_decide_counts_once_however_often_its_answer_is_lost(
         "operator",
         lambda one: one.resolve(doubts[0], "submitted", evidence="statement", receipt=receipt),
     )
-    assert lossy.cut > 4
+    assert lossy.cut >= 4
     assert (await member.wait(asking.id))["receipt"]
     assert await member.wait(doubting.id) == {"receipt": receipt}
     assert len([one for one in simulator.truth("bank") if "cut-1" in str(one)]) == 1
@@ -163,7 +163,7 @@ async def test_what_is_done_to_a_run_counts_once_however_often_its_answer_is_los
     await _until(member, run.id, "run.cancelled")
     retried = await lossy.call("member", lambda one: one.retry(run.id))
     await member.cancel(retried.id)
-    assert lossy.cut > 6
+    assert lossy.cut >= 6
     assert (stored.number, retried.revision) == (1, 2)
     assert await house.count(RUNS) == 2
     assert await house.count("SELECT count(*) FROM earnest.signal") == 1

@@ -145,6 +145,14 @@ async def test_an_answer_of_something_else_is_told_as_that() -> None:
                 await client.get("run_1")
 
 
+async def test_a_stream_is_not_opened_again_where_it_is_answered_by_something_else() -> None:
+    server = Server(httpx2.Response(404, text="nginx"))
+    async with server.client() as client:
+        with pytest.raises(UnexpectedAnswer):
+            await anext(client.feed())
+    assert len(server.asked) == 1
+
+
 GOOD_AS_TEXT = httpx2.Response(200, text="<html>")
 
 KNOWN: list[tuple[int, dict[str, Any], type[EarnestError]]] = [

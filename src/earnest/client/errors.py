@@ -19,7 +19,7 @@ class Unreachable(EarnestError):
 class UnexpectedAnswer(EarnestError):
     """The answer is none that Earnest gives."""
 
-    code, status = "unexpected_answer", 502
+    code = "unexpected_answer"
 
 
 class DownloadDamaged(EarnestError):

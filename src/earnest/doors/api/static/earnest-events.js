@@ -224,9 +224,12 @@ class Alarm {
   }
 
   async during(work) {
-    const timer = setTimeout(this.ring, this.milliseconds);
+    let timer;
+    const late = new Promise((_, refuse) => {
+      timer = setTimeout(() => (this.ring(), refuse(new Error("silent"))), this.milliseconds);
+    });
     try {
-      return await work;
+      return await Promise.race([work, late]);
     } finally {
       clearTimeout(timer);
     }
