@@ -51,6 +51,14 @@ class Program:
 
         return Serving(build_api(engine, ready=ready), listener)
 
+    def serve_metrics(
+        self, engine: Engine, listener: socket.socket, ready: Callable[[], Readiness]
+    ) -> Server:
+        from earnest.doors.api.application import build_metrics
+        from earnest.doors.api.serving import Serving
+
+        return Serving(build_metrics(engine, ready=ready), listener)
+
     def migrations(self) -> str:
         from earnest.store.migrate import as_script, engine_migrations
 

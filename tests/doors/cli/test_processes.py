@@ -179,3 +179,17 @@ def test_a_home_tells_commands_what_to_load(embedded: Program, home: Path) -> No
     assert bare.good("runs", "submit", "demo.echo", '{"message": "x"}', "--json").json["id"]
     (home / "earnest.env").unlink()
     assert "EARNEST_APP" in bare.refused(1, "runs", "submit", "demo.echo", '{"message": "x"}')
+
+
+def test_a_worker_says_how_it_is_where_it_is_told_to(here: Program, busy_port: int) -> None:
+    with here.started("worker", "--metrics-port", "0") as worker:
+        url = worker.ready["metrics_url"]
+        here.good("runs", "submit", "demo.echo", '{"message": "m"}', "--watch")
+        told = get(url.removesuffix("/metrics"), "/metrics").text
+        assert 'earnest_runs_claimed_total{kind="demo.echo",lane="default"} 1.0' in told
+        assert "earnest_database_up 1.0" in told
+        assert get(url.removesuffix("/metrics"), "/readyz").status_code == 200
+        assert get(url.removesuffix("/metrics"), "/v1/runs").status_code == 401
+        assert worker.end() == 0
+    told = here.refused(2, "worker", "--metrics-port", str(busy_port))
+    assert told.endswith("is taken; choose another with --metrics-port")

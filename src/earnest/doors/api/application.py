@@ -22,6 +22,7 @@ from earnest.doors.api import (
     health,
     inbox,
     logs,
+    metrics,
     operations,
     outbox,
     principals,
@@ -51,6 +52,30 @@ ABOUT = (
     "document (RFC 9457) with a stable `code`. Ids are TypeIDs, times RFC 3339 in UTC."
 )
 
+_NOUNS = (
+    runs,
+    run_parts,
+    logs,
+    texts,
+    feed,
+    artifacts,
+    artifact_content,
+    operations,
+    sweeps,
+    approvals,
+    tokens,
+    principals,
+    scopes,
+    audit,
+    webhooks,
+    outbox,
+    inbox,
+    health,
+    metrics,
+    reference,
+    static_files,
+)
+
 
 def build_api(
     engine: Engine,
@@ -75,32 +100,24 @@ def build_api(
     )
     app.state.api = Api(engine, Cursors(engine.database), ready)
     app.state.streams = Streams(engine, streams)
-    for noun in (
-        runs,
-        run_parts,
-        logs,
-        texts,
-        feed,
-        artifacts,
-        artifact_content,
-        operations,
-        sweeps,
-        approvals,
-        tokens,
-        principals,
-        scopes,
-        audit,
-        webhooks,
-        outbox,
-        inbox,
-        health,
-        reference,
-        static_files,
-    ):
+    for noun in _NOUNS:
         noun.routes.add_to(app)
     require_rules(app)
     app.openapi = lambda: _openapi_once(app)  # type: ignore[method-assign]
     app.add_middleware(Gate, doorkeeper=doorkeeper or Doorkeeper(engine))
+    return app
+
+
+def build_metrics(engine: Engine, *, ready: Callable[[], Readiness]) -> FastAPI:
+    """An application that only says how the process is: for one that serves no API."""
+    app = FastAPI(
+        openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False,
+        exception_handlers=_handlers(),
+    )  # fmt: skip
+    app.state.api = Api(engine, Cursors(engine.database), ready)
+    for noun in (health, metrics):
+        noun.routes.add_to(app)
+    app.add_middleware(Gate, doorkeeper=Doorkeeper(engine))
     return app
 
 

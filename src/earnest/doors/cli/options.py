@@ -85,6 +85,17 @@ Host = Annotated[
 Port = Annotated[
     int, typer.Option("--port", envvar="EARNEST_PORT", min=0, max=65535, help="0: a free one.")
 ]
+MetricsPort = Annotated[
+    int | None,
+    typer.Option(
+        "--metrics-port",
+        envvar="EARNEST_METRICS_PORT",
+        min=0,
+        max=65535,
+        help="Serve /metrics, /livez and /readyz there, on --host.",
+        show_default="not served",
+    ),
+]
 Concurrency = Annotated[
     int | None,
     typer.Option(

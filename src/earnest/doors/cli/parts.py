@@ -139,6 +139,11 @@ class Parts(Protocol):
     ) -> Server:
         """The API of this engine; `ready` says whether it may be sent work."""
 
+    def serve_metrics(
+        self, engine: Engine, listener: socket.socket, ready: Callable[[], Readiness]
+    ) -> Server:
+        """`/metrics`, `/livez` and `/readyz` of this engine's process, and nothing else."""
+
     def migrations(self) -> str:
         """All migrations as one script."""
 

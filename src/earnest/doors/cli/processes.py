@@ -12,14 +12,16 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import Callable, Coroutine
-from contextlib import closing
+import socket
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from earnest.domain.errors import SettingInvalid
 from earnest.doors.cli import logs, memory
 from earnest.doors.cli.loop import run_in_loop
 from earnest.doors.cli.options import (
@@ -31,6 +33,7 @@ from earnest.doors.cli.options import (
     Host,
     Json,
     Log,
+    MetricsPort,
     Port,
     StopWithStdin,
     told,
@@ -88,13 +91,15 @@ def serve(  # noqa: PLR0913, PLR0917 - a command's parameters are its options
     run_in_loop(_serve(parts, asked, (host, port), worker, Announcement(as_json)))
 
 
-def work(
+def work(  # noqa: PLR0913, PLR0917 - a command's parameters are its options
     context: typer.Context,
     home: Home = None,
     database_url: DatabaseUrl = None,
     app: Apps = None,
     concurrency: Concurrency = None,
     drain: Drain = None,
+    host: Host = "127.0.0.1",
+    metrics_port: MetricsPort = None,
     log: Log = logs.LogFormat.TEXT,
     as_json: Json = False,
     follow_stdin: StopWithStdin = False,
@@ -102,7 +107,8 @@ def work(
     """Run work until SIGTERM or SIGINT; a second signal ends it at once."""
     _prepare(log, follow_stdin)
     asked = told(home, database_url, app, makes=True, concurrency=concurrency, drain_seconds=drain)
-    run_in_loop(_work_alone(context.obj, asked, Announcement(as_json)))
+    where = None if metrics_port is None else (host, metrics_port)
+    run_in_loop(_work_alone(context.obj, asked, where, Announcement(as_json)))
 
 
 def _prepare(log: logs.LogFormat, follow_stdin: bool) -> None:
@@ -144,10 +150,39 @@ def _readiness(worker: Worker | None, stopping: Stopping) -> Readiness:
     return Readiness(ready=True)
 
 
-async def _work_alone(parts: Parts, asked: Told, announce: Announcement) -> None:
-    with Stopping() as stopping:
+async def _work_alone(
+    parts: Parts, asked: Told, where: tuple[str, int] | None, announce: Announcement
+) -> None:
+    with _port(parts, where) as listener, Stopping() as stopping:
         async with parts.open(asked) as opened:
-            await _until_stopped(opened.engine, opened.worker(), stopping, None, announce)
+            worker, engine = opened.worker(), opened.engine
+            if listener is None:
+                await _until_stopped(engine, worker, stopping, None, announce)
+                return
+            ready = partial(_readiness, worker, stopping)
+            server = parts.serve_metrics(engine, listener, ready)
+            answering = asyncio.create_task(server.run())
+            try:
+                tell = partial(announce, metrics_url=f"{server.url}/metrics")
+                await _until_stopped(engine, worker, stopping, answering, tell)
+            finally:
+                server.stop()
+                await answering
+
+
+@contextmanager
+def _port(parts: Parts, where: tuple[str, int] | None) -> Iterator[socket.socket | None]:
+    """Taken before anything else is touched, like the API's."""
+    if where is None:
+        yield None
+        return
+    try:
+        listener = parts.listen(*where)
+    except SettingInvalid as error:
+        told = error.detail.replace("--port or EARNEST_PORT", "--metrics-port")
+        raise SettingInvalid(told) from error
+    with closing(listener):
+        yield listener
 
 
 async def _until_stopped(

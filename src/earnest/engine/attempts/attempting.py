@@ -107,6 +107,7 @@ class Attempting:
     _finishing: asyncio.Task[Settled | None] | None = None
     _over: bool = False
     _stopped: Stop | None = None
+    _over_at: float = 0.0
 
     def __post_init__(self) -> None:
         self.ended = self._loop.create_future()
@@ -136,6 +137,7 @@ class Attempting:
             self._loop.call_later(UNWIND.total_seconds(), self._end_waiting)
 
     def _told_lost(self) -> None:
+        self.engine.metrics.leases_lost.add()
         self._stop_from_thread(Stop.LOST)
 
     def _told_cancel(self) -> None:
@@ -159,7 +161,7 @@ class Attempting:
         then (a thread cannot be ended) is left behind with a closed context."""
         if self._over:
             return
-        self._over = True
+        self._over, self._over_at = True, self._loop.time()
         if self._timer is not None:
             self._timer.cancel()
         self.on_over()
@@ -231,8 +233,14 @@ class Attempting:
     def _end(self, settled: Settled | None) -> None:
         self._context.close()
         self.leases.let_go(self._held)
+        self._count("unsettled" if settled is None else settled.value)
         if not self.ended.done():
             self.ended.set_result(settled)
+
+    def _count(self, outcome: str) -> None:
+        metrics = self.engine.metrics
+        metrics.settle_seconds.observe(self._loop.time() - self._over_at)
+        metrics.attempts_ended.add(self.claimed.kind, outcome)
 
     def _ending(self, kind: RunKind[Any, Any], handler: asyncio.Task[Any]) -> Ending | None:
         if self._stopped is Stop.LOST:

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 import uuid
+from collections import Counter
 from collections.abc import Callable, Collection, Coroutine, Sequence
 from datetime import timedelta
 from typing import Any
@@ -58,7 +60,7 @@ class Worker:
         self._alone = alone
         self._stop = asyncio.Event()
         self._hurried = asyncio.Event()
-        self._leases = Leases(engine.settings.lease)
+        self._leases = Leases(engine.settings.lease, engine.metrics.fenced_writes.add)
         self._rememberer = Rememberer(engine, self._leases)
         self._settler = Settler(engine)
         self._minder = Minder(engine)
@@ -293,16 +295,24 @@ class Worker:
             instance_id = self.engine.instance.instance_id
             return await executions.claim(tx, lane, kinds, instance_id, settings.lease, limit)
 
+        began = time.perf_counter()
         try:
             claimed = await self.engine.database.promise("claim", work, one_statement=True)
         except DatabaseUnavailable:
             self._claim_in_doubt = True
             raise
         if claimed:
+            self._count(claimed, time.perf_counter() - began)
             self._handlers += len(claimed)
             asyncio.get_running_loop().call_soon(self._begin_all, claimed, asked_at)
             self.engine.bells.moved(*(one.run_id for one in claimed))
         return len(claimed)
+
+    def _count(self, claimed: Sequence[Claimed], seconds: float) -> None:
+        metrics = self.engine.metrics
+        metrics.claim_seconds.observe(seconds)
+        for (kind, lane), count in Counter((one.kind, one.lane) for one in claimed).items():
+            metrics.runs_claimed.add(kind, lane, by=count)
 
     def _begin_all(self, claimed: Sequence[Claimed], asked_at: float) -> None:
         for one in claimed:

@@ -266,6 +266,7 @@ class Relay:
             log.exception("delivery.broken", **_named(taken))
             outcome = Outcome(arrived=False, error=type(error).__name__)
         reach("deliver.after")
+        self._engine.metrics.deliveries.add(kind, "arrived" if outcome.arrived else "failed")
         if not outcome.arrived:
             log.info("delivery.failed", error=outcome.error, **_named(taken))
         return outcome

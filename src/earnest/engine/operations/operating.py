@@ -17,6 +17,7 @@ for another caller's call stands in `waiting.py`.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from functools import partial
@@ -196,14 +197,22 @@ async def _send(engine: Engine, intent: Intent, operation: Operation) -> Operati
         await _call_failed(engine, intent, proof, late, first=first)
         raise FencedOut("the lease ended before the call; nothing was sent")
     reach("call.before")
+    began = time.perf_counter()
     try:
         async with asyncio.timeout(begun.timeout.total_seconds()):
             with foreign_code:
                 receipt = await intent.effect.submit(as_call(begun), intent.request)
     except BaseException as error:
-        return await _call_failed(engine, intent, proof, error, first=first)
+        engine.metrics.call_seconds.observe(time.perf_counter() - began, begun.kind)
+        return _counted(engine, await _call_failed(engine, intent, proof, error, first=first))
+    engine.metrics.call_seconds.observe(time.perf_counter() - began, begun.kind)
     reach("call.after")
-    return await _store(engine, intent, proof, receipt)
+    return _counted(engine, await _store(engine, intent, proof, receipt))
+
+
+def _counted(engine: Engine, after: Operation) -> Operation:
+    engine.metrics.calls.add(after.kind, after.state.value)
+    return after
 
 
 async def _call_failed(

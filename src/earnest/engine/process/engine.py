@@ -11,6 +11,7 @@ from earnest.engine.process.effects import Effect, require_effect
 from earnest.engine.process.inboxes import Inboxes
 from earnest.engine.process.instances import Instance
 from earnest.engine.process.kinds import Kinds
+from earnest.engine.process.metrics import Metrics
 from earnest.engine.process.sealing import Sealer
 from earnest.engine.process.settings import EngineSettings
 from earnest.store.blobs import Blobs
@@ -28,6 +29,7 @@ class Engine:
     instance: Instance = field(default_factory=Instance)
     inboxes: Inboxes = field(default_factory=Inboxes)
     sealer: Sealer = field(default_factory=Sealer)
+    metrics: Metrics = field(default_factory=Metrics)
     bells: Doorbells = field(init=False)
     # Where the bytes of artifacts are; a process that was given no place has none.
     blobs: Blobs | None = None

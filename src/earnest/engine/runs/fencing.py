@@ -71,6 +71,7 @@ class OwnersGroup(Generic[OwnedT, HeardT]):
                 self._renewed(held, asked_at, answer.cancel_requested)
                 return answer
             if answer is Unwritten.FENCED or held is None or not held.valid():
+                self._leases.on_fenced()
                 raise _fenced_out(item, held)
             await asyncio.sleep(wait)
             wait = min(2 * wait, _LATER)

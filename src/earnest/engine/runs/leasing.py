@@ -77,9 +77,11 @@ class HeldLease:
 
 @dataclass
 class Leases:
-    """All leases that this process holds; used from the event loop and from the keeper's thread."""
+    """All leases that this process holds; used from the event loop and from the keeper's thread.
+    `on_fenced` is called for each write that was refused since the run was not its owner's."""
 
     lease: timedelta
+    on_fenced: Callable[[], None] = lambda: None
     _held: dict[tuple[Key, int], HeldLease] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 

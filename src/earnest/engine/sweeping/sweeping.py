@@ -262,6 +262,7 @@ class Sweeping:
 
         await self._forget()
         await self._promise(work, reread=self._has_ended)
+        self._engine.metrics.sweeps.add(self._effect.kind, state.value)
 
     async def _has_ended(self, tx: Tx) -> bool | None:
         sweep = await sweeps.find(self._engine.database, *self._held.key)
