@@ -645,6 +645,33 @@ async def test_the_next_sweep_goes_on_where_the_last_one_could_not_judge(at_bank
     assert len(await at.found()) == 1
 
 
+async def test_an_effect_that_lags_longer_is_looked_at_from_further_back(
+    at_bank: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Hold, "absent_after", "2h")
+    at = await at_bank()
+    first = await at.complete()
+    second = await at.complete()
+    assert first.asked_at is not None
+    assert second.since == first.asked_at - timedelta(hours=2, minutes=5)
+
+
+async def test_code_that_cannot_compare_accuses_nobody_and_ends_no_worker(
+    at_bank: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at = await at_bank()
+    await at.buy()
+    await at.buy_in_doubt(does=True)
+
+    def broken(*_: object) -> bool:
+        raise KeyError("number")
+
+    monkeypatch.setattr(Hold, "matches", broken)
+    async with at.bench.at_work():
+        sweep = await at.complete()
+    assert (await at.found(None), sweep.counts.matched) == (set(), 2)
+
+
 async def test_only_an_operator_asks_and_closes(at_bank: Any) -> None:
     """P12."""
     at = await at_bank()

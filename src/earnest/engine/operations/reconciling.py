@@ -142,8 +142,8 @@ async def take_as_found(engine: Engine, operation: Operation, receipt: Any, by: 
     try:
         with foreign_code:
             answer, detail, found = _judge(operation, effect, receipt)
-    except ValueError as error:
-        answer, detail, found = LookupAnswer.INCONCLUSIVE, kept_text(misfit(error)), None
+    except Exception as error:
+        answer, detail, found = LookupAnswer.INCONCLUSIVE, kept_text(told_of(error)), None
     if found is not None:
         await _adopt(engine, operation, *found, by=by)
     else:

@@ -38,16 +38,19 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from earnest.domain import ids
-from earnest.domain.canonical import NotJson
 from earnest.domain.errors import NotFound
 from earnest.domain.kept_error import kept_text
 from earnest.domain.operation import SENDABLE_AGAIN, Operation, OperationState
 from earnest.domain.sweep import DifferenceKind, NewDifference, SweepCounts, Why
 from earnest.engine.process.effects import Effect, Listed
+from earnest.engine.process.foreign_code import foreign_code, told_of
+from earnest.engine.process.logs import get_logger
 from earnest.engine.process.typed_json import encode_typed
 from earnest.store import sweeps
 from earnest.store.database import Database
 from earnest.store.sweeps import Doubt, Recorded
+
+log = get_logger("earnest.sweeping")
 
 MOST_DOUBTS = 1000
 UNDER_WAY = (OperationState.RESERVED, OperationState.SUBMITTING, OperationState.UNKNOWN)
@@ -159,17 +162,24 @@ def _asks_for_another(effect: Effect[Any, Any], listed: Listed, operation: Opera
     """Both are read by the code of today: a field that it has since got is no difference. What
     cannot be compared is none either."""
     try:
-        stored = effect.request_type.validate_python(operation.request)
-        if listed.receipt is not None:
-            receipt = effect.receipt_type.validate_python(listed.receipt)
-            if not effect.matches(stored, receipt):
-                return True
-        if listed.request is None:
-            return False
-        asked = effect.request_type.validate_python(listed.request)
-        return encode_typed(effect.request_type, asked) != encode_typed(effect.request_type, stored)
-    except (ValueError, NotJson):
+        with foreign_code:
+            return _is_anothers(effect, listed, operation)
+    except Exception as error:
+        shown = ids.show("op", operation.operation_id)
+        log.info("sweep.not_compared", operation_id=shown, error=told_of(error))
         return False
+
+
+def _is_anothers(effect: Effect[Any, Any], listed: Listed, operation: Operation) -> bool:
+    stored = effect.request_type.validate_python(operation.request)
+    if listed.receipt is not None:
+        receipt = effect.receipt_type.validate_python(listed.receipt)
+        if not effect.matches(stored, receipt):
+            return True
+    if listed.request is None:
+        return False
+    asked = effect.request_type.validate_python(listed.request)
+    return encode_typed(effect.request_type, asked) != encode_typed(effect.request_type, stored)
 
 
 def _may_still_be_sent(frame: Frame, found: Recorded) -> bool:

@@ -29,6 +29,8 @@ SWEEP = "sweep"
 
 FIRST_LOOK = timedelta(days=7)
 """How far back the first sweep of an effect looks, where nothing is said."""
+LONGEST_LAG = timedelta(days=1)
+"""How far behind a list is taken to be where the effect is not known here."""
 MAX_NOTE = 2000
 
 
@@ -53,12 +55,15 @@ async def request(
     await _require_listable(engine, effect)
     sweep_id = ids.new_id()
 
+    known = engine.effect(effect)
+    lag = LONGEST_LAG if known is None else SweepSettings().lag_of(known)
+
     async def work(tx: Tx) -> Requested:
         if key is not None:
             before = await sweeps.by_key(tx, actor.scope_id, actor.principal_id, key.key)
             if before is not None:
                 return _replayed(before, key)
-        return await _put(tx, actor, sweep_id, effect, since, key)
+        return await _put(tx, actor, sweep_id, effect, since, key, lag)
 
     async def reread(tx: Tx) -> Requested | None:
         found = await sweeps.find(engine.database, actor.scope_id, sweep_id)
@@ -195,11 +200,12 @@ async def _put(
     effect: str,
     since: datetime | None,
     key: RequestKey | None,
+    lag: timedelta,
 ) -> Requested:
     now: datetime = await tx.fetchval("SELECT clock()")
     if since is not None and since > now:
         raise InvalidRequest("`since` lies in the future; name a time that is over")
-    begin = since or await _goes_on_from(tx, actor.scope_id, effect, now)
+    begin = since or await _goes_on_from(tx, actor.scope_id, effect, now, lag)
     new = NewSweep(
         actor.scope_id, sweep_id, effect, begin, actor.principal_id,
         None if key is None else key.key, None if key is None else key.fingerprint,
@@ -227,14 +233,15 @@ def _replayed(before: Sweep, key: RequestKey) -> Requested:
     return Requested(before, replayed=True)
 
 
-async def _goes_on_from(tx: Tx, scope_id: str, effect: str, now: datetime) -> datetime:
+async def _goes_on_from(
+    tx: Tx, scope_id: str, effect: str, now: datetime, lag: timedelta
+) -> datetime:
     """Where the last complete list could not be held to what was recorded: it may have lagged, and
     what was begun before may have got its receipt after it."""
     last = await sweeps.last_complete(tx, scope_id, effect)
     if last is None:
         return now - FIRST_LOOK
-    settings = SweepSettings()
-    overlap = last - settings.lag - settings.skew
+    overlap = last - lag - SweepSettings().skew
     begun = await sweeps.oldest_begin(tx, scope_id, effect, overlap)
     return min(overlap, begun or overlap)
 

@@ -34,5 +34,8 @@ class Sweeper:
             return await take_and_sweep(self._engine, self._settings)
         except (EarnestError, asyncpg.PostgresError, *LOST) as error:
             log.warning("sweeper.round_failed", error=str(error))
-            await asyncio.sleep(self._engine.settings.poll.total_seconds())
-            return False
+        except Exception:
+            # A mistake of ours ends no worker. The sweep is begun anew, and given up in time.
+            log.exception("sweeper.broken")
+        await asyncio.sleep(self._engine.settings.poll.total_seconds())
+        return False
