@@ -16,6 +16,8 @@ from typing import Any
 
 import jsonschema_rs
 
+from earnest.doors.api.events_told import misfit
+
 # Of the transport, and on every answer: said once, in the document's introduction.
 UNDECLARED = frozenset(
     """
@@ -42,6 +44,9 @@ class Contract:
                 schema["additionalProperties"] = False
         found: dict[str, Any] = components
         return found
+
+    def declares(self, method: str, path: str) -> bool:
+        return method.lower() in self.document["paths"].get(path, {})
 
     def declared(self, method: str, path: str, status: int) -> dict[str, Any] | None:
         """What the document says of such an answer; `None` where it says nothing."""
@@ -88,7 +93,9 @@ class Contract:
         if described is None:
             yield f"the media type {media!r} is not declared"
         elif media.endswith("json"):
-            yield from self._misfits(described.get("schema", {}), json.loads(body))
+            value = json.loads(body)
+            yield from self._misfits(described.get("schema", {}), value)
+            yield from _payloads(value.get("items") if isinstance(value, dict) else None)
         elif media == "text/event-stream":
             yield from self._frames(described["x-frames"], body.decode())
 
@@ -104,7 +111,9 @@ class Contract:
                 yield f"a frame {name!r} has no id"
             if "id" in frame and told[name]["id"] is not None:
                 yield from self._misfits(told[name]["id"], frame["id"])
-            yield from self._misfits(told[name]["data"], json.loads(frame["data"]))
+            value = json.loads(frame["data"])
+            yield from self._misfits(told[name]["data"], value)
+            yield from _payloads([value])
 
     def _misfits(self, schema: dict[str, Any], value: Any) -> Iterator[str]:
         key = json.dumps(schema, sort_keys=True)
@@ -113,6 +122,15 @@ class Contract:
             self._validators[key] = jsonschema_rs.Draft202012Validator(whole)
         for error in self._validators[key].iter_errors(value):
             yield f"{'/'.join(map(str, error.instance_path))}: {error.message}"[:400]
+
+
+def _payloads(items: Any) -> Iterator[str]:
+    """The engine's events hold what is told of them."""
+    for one in items if isinstance(items, list) else ():
+        if isinstance(one, dict) and {"type", "payload", "seq"} <= one.keys():
+            wrong = misfit(one["type"], one["payload"])
+            if wrong is not None:
+                yield f"the payload of {wrong} is not as it is told"
 
 
 def frames_of(text: str) -> Iterator[dict[str, str]]:

@@ -11,13 +11,15 @@ import contextlib
 import json
 import logging
 import sys
-from datetime import timedelta
+from collections.abc import AsyncIterator
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import structlog
 import uvloop
 
+from earnest import Listed
 from earnest.doors.api.application import build_api
 from earnest.doors.api.serving import serve
 from earnest.doors.api.streams import StreamSettings
@@ -35,7 +37,18 @@ from earnest.testing.databases import FAST
 from tests.doors.api.conftest import issue_all
 from tests.doors.api.outside import Outside
 from tests.doors.api.samples import MAKERS
-from tests.doors.api.shop import Bank, make_shop
+from tests.doors.api.shop import Bank, Queryable, make_shop
+
+
+class Listable(Queryable):
+    """A bank that tells what it did: nothing."""
+
+    kind = "shop.listable"
+
+    async def list_since(self, time: datetime) -> AsyncIterator[Listed]:
+        if self._bank.silent and self._bank.known:
+            yield Listed(at=time)
+
 
 ALL_ROLES = ["member", "approver", "operator", "admin"]
 EACH = 3
@@ -70,7 +83,9 @@ async def _serve(url: str, folder: Path) -> None:
 
 def _engine(database: Database, folder: Path) -> Engine:
     engine = Engine(database, sealer=Sealer(folder), blobs=FolderBlobs(folder / "artifacts"))
-    shop = make_shop(Bank())
+    bank = Bank()
+    shop = make_shop(bank)
+    shop.effect(Listable(bank))
     engine.kinds, engine.effects = shop.kinds, dict(shop.effects)
     engine.inboxes = shop.inboxes
     return engine

@@ -45,10 +45,10 @@ async def read_feed(
     is no longer kept, or the cursor is not one of this database. With `Accept: text/event-stream` a
     stream of server-sent events, where that is told by an event `resync_required`; it has no end.
     """
+    given = headers.last_event_id(visit.headers)
+    if given is not None:
+        read_position(given)
     if headers.wants_stream(visit.headers):
-        given = headers.last_event_id(visit.headers)
-        if given is not None:
-            read_position(given)
         return await stream_feed(visit, streams, query.cursor if given is None else given)
     return await _feed_page(visit, streams, query)
 

@@ -6,6 +6,7 @@ import uuid
 from typing import Annotated
 
 from fastapi import Query
+from pydantic import Field
 from starlette.responses import Response
 
 from earnest.domain import ids
@@ -19,6 +20,7 @@ from earnest.doors.api.parameters import PageQuery, Text
 from earnest.doors.api.routes import KEY_TAKEN, Answer, Routes
 from earnest.doors.api.showing_messages import show_delivery
 from earnest.doors.api.visit import Visiting
+from earnest.doors.api.words import TYPE_ID
 from earnest.engine.messages import dead_letters
 from earnest.store.messages import DeliveryFilter
 
@@ -28,7 +30,7 @@ routes = Routes("messages")
 class DeadLettersQuery(PageQuery):
     """Of one sink, of one type."""
 
-    sink_id: Text | None = None
+    sink_id: Annotated[str, Field(pattern=TYPE_ID.format("sink"))] | None = None
     type: Text | None = None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import (
     AfterValidator,
@@ -13,7 +13,9 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    ValidationInfo,
     WithJsonSchema,
+    field_validator,
 )
 
 from earnest.domain.approval import ApprovalStatus, Decision
@@ -26,15 +28,15 @@ _INSTANT = re.compile(
     r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,9})?(Z|[+-]\d\d:\d\d)", re.IGNORECASE | re.ASCII
 )
 _LABEL = re.compile(r"[:=]")
-_SEQUENCE = re.compile("[0-9]{1,19}", re.ASCII)
-GREATEST_SEQUENCE = 2**53 - 1  # what every JSON reader can hold
+_SEQUENCE = re.compile("[0-9]{1,15}", re.ASCII)
+GREATEST_SEQUENCE = 10**15 - 1  # no text comes near it, and every JSON reader can hold it
 FEED_CURSOR_PATTERN = f"^now$|{POSITION_PATTERN}"
 SEQUENCE_WANTED = "a place in a text is a number from 0, in digits"
 
 
 def read_sequence(text: str) -> int:
     """Raises `ValueError` for what is no place in a text."""
-    if not _SEQUENCE.fullmatch(text) or int(text) > GREATEST_SEQUENCE:
+    if not _SEQUENCE.fullmatch(text):
         raise ValueError(SEQUENCE_WANTED)
     return int(text)
 
@@ -102,6 +104,18 @@ Label = Annotated[
 class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
+    @field_validator("*", mode="before")
+    @classmethod
+    def _read_whole(cls, value: Any, info: ValidationInfo) -> Any:
+        """To JSON 7.0 is the same number as 7; to the strict fields of whole numbers it is not."""
+        field = cls.model_fields[info.field_name or ""]
+        is_whole = isinstance(value, float) and value.is_integer()
+        return int(value) if is_whole and _takes_whole(field.annotation) else value
+
+
+def _takes_whole(annotation: Any) -> bool:
+    return annotation is int or any(_takes_whole(one) for one in get_args(annotation))
+
 
 # ---- bodies ------------------------------------------------------------------------------------
 
@@ -128,6 +142,14 @@ class SignalBody(Strict):
 class ResolutionBody(Strict):
     """What a person established: `submitted` (it happened; with the receipt) or `released` (it did
     not), and how that is known."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "if": {"properties": {"outcome": {"const": "submitted"}}},
+            "then": {"required": ["receipt"], "properties": {"receipt": {"not": {"type": "null"}}}},
+            "else": {"properties": {"receipt": {"type": "null"}}},
+        }
+    )
 
     outcome: Literal["submitted", "released"]
     receipt: Any = None

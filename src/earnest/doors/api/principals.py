@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import Query
-from pydantic import Field
+from pydantic import ConfigDict, Field
 from starlette.responses import Response
 
 from earnest.domain.access import Principal
@@ -29,6 +29,13 @@ _WHOLE = Answer(shapes.Principal, headers=("ETag",))
 
 class StandingBody(Strict):
     """How the principal shall stand: with exactly these roles; or disabled, without any."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "if": {"properties": {"disabled": {"const": True}}, "required": ["disabled"]},
+            "then": {"properties": {"roles": {"maxItems": 0}}},
+        }
+    )
 
     roles: Annotated[list[Role], Field(max_length=len(Role))]
     disabled: Annotated[bool, Field(strict=True)] = False

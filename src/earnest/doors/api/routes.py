@@ -32,7 +32,8 @@ MINE_OR_SCOPES = (Role.MEMBER, Role.OPERATOR)
 
 _ALWAYS = (413, 500, 503)
 _WITH_TOKEN = (400, 401, *_ALWAYS)
-_FILE = {"*/*": {"schema": {"type": "string", "format": "binary"}}}
+_BYTES = {"schema": {"type": "string", "format": "binary"}}
+_FILE = {"*/*": _BYTES}
 
 
 def _header(name: str, text: str, *, required: bool, **limits: Any) -> dict[str, Any]:
@@ -73,7 +74,7 @@ LAST_TEXT_ID = _header(
     "Last-Event-ID",
     "The `id` of the last frame that a stream gave you; the larger of it and `after` counts.",
     required=False,
-    pattern="^[0-9]{1,19}$",
+    pattern="^[0-9]{1,15}$",
 )
 VERSION_NEEDED = _header(
     "If-Match",
@@ -195,6 +196,8 @@ class Routes:
             made = app.routes[-1]
             assert isinstance(made, JsonRoute), "as it was just said"
             made.rule, made.codes, made.frames = one.rule, one.codes, one.answer.items
+            if made.body_field is not None:
+                made.codes |= _codes((415,))
 
     def _declare(
         self,
@@ -215,8 +218,11 @@ class Routes:
         codes = _codes((*_WITH_TOKEN, *problems, 404 if rule.hides else 403))
         if (rule.hides and roles != seen_by) or of_first_scope:
             codes |= _codes((403,))
-        if any(one["name"] == "Idempotency-Key" for one in takes):
+        taken = {one["name"] for one in takes}
+        if "Idempotency-Key" in taken:
             codes |= _codes((IdempotencyConflict,))
+        if "If-Match" in taken:
+            codes |= _codes((412, 428))
         terms = _terms(method, answer)
         terms["dependencies"] = [Depends(admission(rule))]
         terms["openapi_extra"] = {
@@ -224,7 +230,11 @@ class Routes:
             "parameters": list(takes),
         }
         if takes_file:
-            terms["openapi_extra"]["requestBody"] = {"content": _FILE, "required": True}
+            terms["openapi_extra"]["requestBody"] = {
+                "description": "The bytes, of any media type but those of forms.",
+                "content": {"application/octet-stream": _BYTES},
+                "required": True,
+            }
         return self._keep(path, terms, rule, answer, codes)
 
     def _keep(

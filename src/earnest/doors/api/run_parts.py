@@ -49,10 +49,10 @@ async def list_events(
     reached. With `Accept: text/event-stream` a stream of server-sent events, where that is told by
     an event `resync_required`; it goes on until the run has ended, and 204 says that it had.
     """
+    at = position_asked(visit.headers, query.after_seq)
     if headers.wants_stream(visit.headers):
         if query.cursor is not None:
             raise InvalidRequest("a cursor is for pages; a stream goes on after `after_seq`")
-        at = position_asked(visit.headers, query.after_seq)
         return await stream_events(visit, streams, run_id, at)
     return await _events_page(visit, streams, run_id, query)
 

@@ -38,9 +38,12 @@ ADMINS = (Role.ADMIN,)
 _ONE = Answer(shapes.Webhook, headers=("ETag",))
 _NEW = Answer(shapes.NewWebhook, 201, headers=("ETag", "Location", "Idempotency-Replayed"))
 
+TYPES = r"^(\*|[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)*(\.\*)?)$"
+"""A type, all that begin alike, or everything."""
+
 Url = Annotated[str, Field(strict=True, min_length=1, max_length=2000)]
 Types = Annotated[
-    list[Annotated[str, Field(strict=True, min_length=1, max_length=100)]],
+    list[Annotated[str, Field(strict=True, min_length=1, max_length=100, pattern=TYPES)]],
     Field(min_length=1, max_length=50),
 ]
 Description = Annotated[str, Field(strict=True, max_length=500)]
@@ -164,7 +167,7 @@ async def rotate_webhook_secret(
     Answer(shapes.Delivery, 202),
     roles=ADMINS,
     seen_by=ADMINS,
-    problems=(400,),
+    problems=(400, 409),
 )
 async def test_webhook(visit: Visiting, webhook_id: str) -> Response:
     """Send a webhook a message of the type `webhook.test`, on the way that all others take."""

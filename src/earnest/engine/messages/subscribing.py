@@ -15,6 +15,7 @@ from earnest.domain import canonical, ids
 from earnest.domain.access import RequestKey
 from earnest.domain.canonical import storable
 from earnest.domain.errors import (
+    Conflict,
     InvalidRequest,
     NotFound,
     QuotaExceeded,
@@ -151,11 +152,11 @@ async def remove_sink(engine: Engine, actor: Actor, sink_id: uuid.UUID) -> None:
 
 async def send_test(engine: Engine, actor: Actor, sink_id: uuid.UUID) -> uuid.UUID:
     """Sends it a message of the type `webhook.test`, on the way that all others take; returns the
-    delivery's id. Raises `NotFound`, and `InvalidRequest` where nothing is sent now."""
+    delivery's id. Raises `NotFound`, and `Conflict` where nothing is sent now."""
     actor.require(Role.ADMIN)
     found = await find_sink(engine, actor, sink_id)
     if found.state != "active":
-        raise InvalidRequest(f"{_shown(sink_id)} is {found.state}; make it active first")
+        raise Conflict(f"{_shown(sink_id)} is {found.state}; make it active first")
     delivery_id = ids.new_id()
     payload = {"sink_id": _shown(sink_id)}
     message = Message(
