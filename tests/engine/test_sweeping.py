@@ -325,6 +325,14 @@ async def test_effects_of_other_scopes_are_theirs(at_bank: Any, make_bench: Make
         async with earnest.operation("order", Hold, Order(number=1)):
             binding.unbind(bound)
     assert (await at.complete()).counts.elsewhere == 2
+    binding.bind(bound)
+    at.bank.drops.append(True)
+    with pytest.raises(earnest.InDoubt):
+        async with earnest.operation("in doubt", Hold, Order(number=2)):
+            pass
+    binding.unbind(bound)
+    assert (await at.complete()).counts.elsewhere == 3, "known by its id alone"
+    at.bank.deeds.pop()
     at.bank.tells_ids = False
     assert (await at.complete()).counts.elsewhere == 2
     at.bank.do(new_op(), 1)
