@@ -199,6 +199,12 @@ class Bench:
             while not self.engine.bells._waiters.get(bell):  # noqa: ASYNC110
                 await asyncio.sleep(0)
 
+    async def has_no_room(self) -> None:
+        """Returns once the worker waits for room, and every handler that it began is over."""
+        async with asyncio.timeout(LONGEST_WAIT):
+            while self.worker._handlers or not self.worker._room._waiters:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+
     async def claims_no_more(self) -> None:
         """Returns once the loop that claims has ended, after it was idle."""
         while self.engine.bells._waiters.get(WORK):  # noqa: ASYNC110

@@ -285,6 +285,27 @@ async def test_every_other_move_is_made_once_too(
     assert not cut.left
 
 
+async def test_a_claim_whose_reply_was_lost_is_handed_back_before_another_lane_is_claimed(
+    make_bench: MakeBench, clock: ManualClock, at_points: AtPoints
+) -> None:
+    """P23: what another claim finds after it does not make it forgotten."""
+    app = App("lanes")
+
+    for name in ("a", "b"):
+
+        @app.run(name, lane=name, max_attempts=1)
+        async def kind(ctx: Context, value: Any) -> int:
+            return ctx.attempt
+
+    bench = make_bench(app)
+    run_ids = [await bench.submit(name) for name in ("a", "b")]
+    at_points(Cut(bench.engine.database.url, "claim.after"))
+    await bench.drain()
+    assert [await bench.status(run_id) for run_id in run_ids] == ["succeeded", "succeeded"]
+    outcomes = sorted([await bench.outcomes(run_id) for run_id in run_ids])
+    assert outcomes == [["handed_back", "succeeded"], ["succeeded"]]
+
+
 # ---- one by one --------------------------------------------------------------------------------
 
 

@@ -87,6 +87,26 @@ async def test_a_hurried_worker_hands_back_at_once_what_still_runs(
     assert await status_of(engine, run_id) is RunStatus.QUEUED
 
 
+async def test_a_hurried_worker_leaves_no_claim_behind_that_comes_too_late(
+    engine: Engine, started: asyncio.Event
+) -> None:
+    """P19: a worker that has ended begins nothing."""
+    bench = Bench(engine, Worker(engine))
+    run_id = await bench.submit("endless")
+    others = asyncio.all_tasks()
+    holder = await engine.database.connect(application_name="holder")
+    async with holder.transaction():
+        await holder.execute("LOCK TABLE event")
+        working = asyncio.create_task(bench.worker.run())
+        await bench.wait_for_lock_waiters()
+        bench.worker.hurry()
+        await working
+        assert asyncio.all_tasks() - others == set()
+    await holder.close()
+    assert await status_of(engine, run_id) is RunStatus.QUEUED
+    assert not started.is_set()
+
+
 @pytest.mark.parametrize("turns", range(4))
 async def test_a_cancel_that_comes_with_the_ring_is_not_lost(
     database: Database, turns: int

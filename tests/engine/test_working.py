@@ -434,3 +434,18 @@ async def test_an_ending_that_cannot_be_stored_yet_holds_up_nobody(make_bench: M
             await bench.until(second, "succeeded")
             assert await bench.status(first) == "running"
         await bench.until(first, "succeeded")
+
+
+async def test_no_more_is_claimed_than_can_wait_to_be_stored(make_bench: MakeBench) -> None:
+    """P19: as many endings as there is room for handlers wait, beside the handlers."""
+    bench = make_bench(work(nothing), concurrency=8)
+    run_ids = [await bench.submit("work") for _ in range(40)]
+    holder = await bench.engine.database.connect(application_name="holder")
+    async with bench.at_work(), asyncio.timeout(10):
+        async with holder.transaction():
+            await holder.execute("LOCK TABLE past_attempt")
+            await bench.has_no_room()
+            assert await bench.value("SELECT count(*) FROM execution WHERE fence > 0") == 16
+        for run_id in run_ids:
+            await bench.until(run_id, "succeeded")
+    await holder.close()

@@ -66,7 +66,7 @@ class Worker:
         self._minder = Minder(engine)
         self._reaper = self._minder.reaper
         self._attempts: dict[asyncio.Future[Settled | None], Attempting] = {}
-        self._handlers = 0
+        self._handlers = self._unended = 0
         self._room = asyncio.Event()
         self._lane_turn = 0
         self._claim_in_doubt = False
@@ -161,7 +161,7 @@ class Worker:
         return await self.engine.instance.enter(tx, self._serves)
 
     async def _drain(self) -> None:
-        await self._until_ended({self._claiming} if self._claiming else set(), None)
+        await self._end_claiming()
         if self._claim_in_doubt:
             with contextlib.suppress(EarnestError, *LOST):
                 await self._hand_back_unknown()
@@ -174,6 +174,18 @@ class Worker:
         if self._hurried.is_set() and self._attempts:
             await asyncio.wait(set(self._attempts), timeout=_HURRY.total_seconds())
         await self._until_ended(self._minder.questions, None)
+
+    async def _end_claiming(self) -> None:
+        """A claim that was sent is waited for; by a hurried worker for a moment, and then it is
+        broken off: nothing is begun by who is gone."""
+        claiming = self._claiming
+        if claiming is None:
+            return
+        await self._until_ended({claiming}, None)
+        await asyncio.wait({claiming}, timeout=_HURRY.total_seconds())
+        if not claiming.done():
+            self._claim_in_doubt = True
+            await _end([claiming])
 
     async def _until_ended(
         self, tasks: Collection[asyncio.Future[Any]], patience: timedelta | None
@@ -206,7 +218,7 @@ class Worker:
             await self._hand_back_unknown()
         await self._have_room()
         claimed = await self._claim_all()
-        if claimed:
+        if claimed or self._claim_in_doubt:
             return timedelta(0)
         ripened = await ripen(self.engine)
         return timedelta(0) if ripened else await self._idle()
@@ -237,9 +249,9 @@ class Worker:
     def _free(self) -> int:
         """How many handlers may be begun. One that is over no longer counts while its ending is on
         the way to the database: the next batch is claimed while the last one settles. As many
-        again may be on that way."""
+        again may be on that way. Both counts begin with the claim."""
         most = self.engine.settings.concurrency
-        return min(most - self._handlers, 2 * most - len(self._attempts))
+        return min(most - self._handlers, 2 * most - self._unended)
 
     async def _have_room(self) -> None:
         """Waits for room to claim. A worker that is nearly full waits a moment longer: handlers
@@ -264,7 +276,7 @@ class Worker:
         """One claim follows the other without a turn of the event loop between them, so that the
         database sees to the next while this process runs what the last one gave."""
         count = found = await self._claim_each_lane()
-        while found and not self._is_nearly_full() and not self._stop.is_set():
+        while found and not self._is_nearly_full() and self._may_claim():
             found = await self._claim_each_lane()
             count += found
         return count
@@ -274,11 +286,16 @@ class Worker:
         count = 0
         self._lane_turn += 1
         for offset in range(len(self.lanes)):
-            if self._free() <= 0 or self._stop.is_set():
+            if self._free() <= 0 or not self._may_claim():
                 break
             lane = self.lanes[(self._lane_turn + offset) % len(self.lanes)]
             count += await self._claim_now(lane)
         return count
+
+    def _may_claim(self) -> bool:
+        """A claim whose reply was lost may stand: its runs are this instance's, and nobody works on
+        them. They are handed back before anything else is claimed."""
+        return not (self._stop.is_set() or self._claim_in_doubt)
 
     async def _claim_now(self, lane: str) -> int:
         settings = self.engine.settings
@@ -289,9 +306,7 @@ class Worker:
         async def work(tx: Tx) -> list[Claimed]:
             nonlocal tries, asked_at
             tries, asked_at = tries + 1, boot_seconds()
-            # After a lost reply the first claim may stand: its runs are this instance's, and
-            # nobody works on them. They are handed back before anything else is claimed.
-            self._claim_in_doubt = tries > 1
+            self._claim_in_doubt |= tries > 1
             instance_id = self.engine.instance.instance_id
             return await executions.claim(tx, lane, kinds, instance_id, settings.lease, limit)
 
@@ -304,6 +319,7 @@ class Worker:
         if claimed:
             self._count(claimed, time.perf_counter() - began)
             self._handlers += len(claimed)
+            self._unended += len(claimed)
             asyncio.get_running_loop().call_soon(self._begin_all, claimed, asked_at)
             self.engine.bells.moved(*(one.run_id for one in claimed))
         return len(claimed)
@@ -338,6 +354,7 @@ class Worker:
 
     def _ended(self, ended: asyncio.Future[Settled | None]) -> None:
         del self._attempts[ended]
+        self._unended -= 1
         self._room.set()
 
     async def _hand_back_unknown(self) -> None:
