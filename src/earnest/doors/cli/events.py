@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from earnest.doors.cli.opening import Desk, at_desk
-from earnest.doors.cli.options import DatabaseUrl, Home, Json, Limit, Scope, told
+from earnest.doors.cli.opening import Desk
+from earnest.doors.cli.options import Limit
+from earnest.doors.cli.verbs import desk_command
 from earnest.doors.cli.watching import PAGE, POLL, print_event
 
 if TYPE_CHECKING:
@@ -19,27 +20,11 @@ Follow = Annotated[
 
 
 def add_to(program: typer.Typer) -> None:
-    program.command("events")(events)
+    desk_command(program)(events)
 
 
-def events(
-    context: typer.Context,
-    follow: Follow = False,
-    limit: Limit = 50,
-    home: Home = None,
-    database_url: DatabaseUrl = None,
-    scope: Scope = None,
-    as_json: Json = False,
-) -> None:
+async def events(desk: Desk, follow: Follow = False, limit: Limit = 50) -> None:
     """Print the newest events of all runs, oldest first; each run's are in order."""
-
-    async def act(desk: Desk) -> None:
-        await _print_all(desk, limit, follow, as_json)
-
-    at_desk(context, told(home, database_url, None), scope, act)
-
-
-async def _print_all(desk: Desk, limit: int, follow: bool, as_json: bool) -> None:
     from earnest.engine.process.doorbells import MOVED
     from earnest.engine.streams.sequencing import Sequencer
 
@@ -49,7 +34,7 @@ async def _print_all(desk: Desk, limit: int, follow: bool, as_json: bool) -> Non
         page = await _page(desk, after)
         for fed in page.fed:
             if fed.event is not None:  # or it was pruned while we came to it
-                print_event(desk, fed.event, as_json, fed.position)
+                print_event(desk, fed.event, fed.position)
         full = len(page.fed) == PAGE
         after = page.fed[-1].position if full else page.bounds.head
         if not full and not follow:

@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from earnest.doors.cli.opening import Desk
 
 
-async def explain(desk: Desk, text: str, *, as_json: bool) -> None:
+async def explain(desk: Desk, text: str) -> None:
     from earnest.engine.inspection import explaining
     from earnest.store.visible import Sight
 
     found = await explaining.explain(desk.engine, Sight(desk.scope, ids.read("run", text), None))
-    if as_json:
+    if desk.as_json:
         screen.print_json(desk.shown.show_explanation(found))
     else:
         _tell(found)

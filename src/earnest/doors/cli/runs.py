@@ -14,11 +14,13 @@ from earnest.domain.run import ACTIVE, RunStatus
 from earnest.doors.cli import explaining, screen, watching
 from earnest.doors.cli.exits import ExitCode
 from earnest.doors.cli.given import read_json, read_pairs
-from earnest.doors.cli.opening import Desk, at_desk
-from earnest.doors.cli.options import Apps, DatabaseUrl, Home, Json, Limit, Scope, Yes, told
+from earnest.doors.cli.opening import Desk, Opening
+from earnest.doors.cli.options import Limit, Yes
+from earnest.doors.cli.verbs import desk_command, opening_command
 
 if TYPE_CHECKING:
-    from earnest.domain.run import Run
+    from earnest.domain.operation import Operation
+    from earnest.domain.run import Attempt, Run
     from earnest.store.runs import RunFilter
     from earnest.store.standings import Submitted
 
@@ -44,97 +46,59 @@ _CANCELLED_AT_ONCE = 1000
 _COLUMNS = ("id", "kind", "status", "attempt", "created", "finished", "note")
 
 
-@commands.command("list")
+@opening_command(commands, "list")
 def list_runs(
-    context: typer.Context,
+    opening: Opening,
     status: Status = None,
     kind: Kind = None,
     label: Labels = None,
     limit: Limit = 50,
-    home: Home = None,
-    database_url: DatabaseUrl = None,
-    scope: Scope = None,
-    as_json: Json = False,
 ) -> None:
     """List runs, newest first."""
     labels = read_pairs(label or ())
 
     async def act(desk: Desk) -> None:
         found = await _matching(desk, _only(status, kind, labels), limit)
-        if as_json:
-            screen.print_json({"items": [desk.shown.show_run_summary(run) for run in found]})
-        else:
-            screen.print_table(_COLUMNS, [_row(run) for run in found])
+        desk.print_rows(_COLUMNS, found, _row, desk.shown.show_run_summary)
 
-    at_desk(context, told(home, database_url, None), scope, act)
+    opening.at_desk(act)
 
 
-@commands.command()
-def show(
-    context: typer.Context,
-    run: RunId,
-    home: Home = None,
-    database_url: DatabaseUrl = None,
-    scope: Scope = None,
-    as_json: Json = False,
-) -> None:
+@desk_command(commands)
+async def show(desk: Desk, run: RunId) -> None:
     """Show a run with its attempts and operations."""
-    at_desk(context, told(home, database_url, None), scope, lambda desk: _show(desk, run, as_json))
+    from earnest.store import operations, runs
+
+    found = await find(desk, run)
+    database = desk.engine.database
+    attempts = await runs.attempts(database, desk.scope, found.run_id)
+    asked_for = await operations.of_run(database, desk.scope, found.run_id)
+    _tell(desk, found, attempts, asked_for)
 
 
-@commands.command()
-def explain(
-    context: typer.Context,
-    run: RunId,
-    home: Home = None,
-    database_url: DatabaseUrl = None,
-    scope: Scope = None,
-    as_json: Json = False,
-) -> None:
+@desk_command(commands)
+async def explain(desk: Desk, run: RunId) -> None:
     """Say why a run is not moving, and what would move it."""
-    at_desk(
-        context,
-        told(home, database_url, None),
-        scope,
-        lambda desk: explaining.explain(desk, run, as_json=as_json),
-    )
+    await explaining.explain(desk, run)
 
 
-@commands.command()
-def watch(
-    context: typer.Context,
-    run: RunId,
-    text: Text = False,
-    timeout: TimeOut = None,
-    home: Home = None,
-    database_url: DatabaseUrl = None,
-    scope: Scope = None,
-    as_json: Json = False,
-) -> None:
+@desk_command(commands)
+async def watch(desk: Desk, run: RunId, text: Text = False, timeout: TimeOut = None) -> ExitCode:
     """Follow a run's events, or its text, until it ends. Exit code 0 if it succeeded, else 1."""
-
-    async def act(desk: Desk) -> ExitCode:
-        found = await find(desk, run)
-        return await watching.watch(desk, found.run_id, as_json=as_json, seconds=timeout, text=text)
-
-    raise typer.Exit(at_desk(context, told(home, database_url, None), scope, act))
+    found = await find(desk, run)
+    return await watching.watch(desk, found.run_id, seconds=timeout, text=text)
 
 
-@commands.command()
-def submit(  # noqa: PLR0913, PLR0917 - a command's parameters are its options
-    context: typer.Context,
+@opening_command(commands, loads_apps=True)
+def submit(
+    opening: Opening,
     kind: Annotated[str, typer.Argument(help="A run kind of a loaded app.")],
     input: Annotated[str, typer.Argument(help="JSON, `-` for standard input, or @FILE.")] = "null",
     key: Key = None,
     label: Labels = None,
     priority: Annotated[int, typer.Option("--priority")] = 0,
     follow: Watch = False,
-    app: Apps = None,
-    home: Home = None,
-    database_url: DatabaseUrl = None,
-    scope: Scope = None,
-    as_json: Json = False,
-) -> None:
+) -> ExitCode:
     """Ask for a run. It is stored when this returns; a worker takes it up."""
     from earnest.engine.process import as_sent
     from earnest.engine.runs.submitting import Request
@@ -155,47 +119,38 @@ def submit(  # noqa: PLR0913, PLR0917 - a command's parameters are its options
         await _require_known(desk, kind)
         submitted = await submitting.submit(desk.engine, desk.scope, desk.principal, request)
         again = " (it was there already: same key, same request)" if submitted.replayed else ""
-        return await _tell_new(desk, submitted.run, again, follow, as_json)
+        return await _tell_new(desk, submitted.run, again, follow)
 
-    raise typer.Exit(at_desk(context, told(home, database_url, app), scope, act))
+    return opening.at_desk(act)
 
 
-@commands.command()
-def retry(
-    context: typer.Context,
+@desk_command(commands, loads_apps=True)
+async def retry(
+    desk: Desk,
     run: RunId,
     key: Key = None,
     follow: Watch = False,
     yes: Annotated[
         bool, typer.Option("--yes", "-y", help="Also if it sends again what was submitted.")
     ] = False,
-    app: Apps = None,
-    home: Home = None,
-    database_url: DatabaseUrl = None,
-    scope: Scope = None,
-    as_json: Json = False,
-) -> None:
+) -> ExitCode:
     """Try a run that ended badly once more, as a new revision; the old one stays as it is.
 
     A new revision sends its own operations. Where the old one has submitted some, it asks for
     --yes.
     """
+    from earnest.engine.runs import retrying
 
-    async def act(desk: Desk) -> ExitCode:
-        from earnest.engine.runs import retrying
-
-        old = ids.read("run", run)
-        if not yes:
-            await _refuse_to_send_again(desk, await find(desk, run))
-        new = await retrying.retry(desk.engine, desk.scope, old, by=desk.principal, key=key)
-        return await _tell_new(desk, new.run, f" (revision {new.run.revision})", follow, as_json)
-
-    raise typer.Exit(at_desk(context, told(home, database_url, app), scope, act))
+    old = ids.read("run", run)
+    if not yes:
+        await _refuse_to_send_again(desk, await find(desk, run))
+    new = await retrying.retry(desk.engine, desk.scope, old, by=desk.principal, key=key)
+    return await _tell_new(desk, new.run, f" (revision {new.run.revision})", follow)
 
 
-@commands.command()
+@opening_command(commands)
 def cancel(
-    context: typer.Context,
+    opening: Opening,
     run: Annotated[str | None, typer.Argument(metavar="[RUN]", help="One run, or…")] = None,
     status: Annotated[
         RunStatus | None, typer.Option("--status", help="…all in this status (with --yes).")
@@ -205,10 +160,6 @@ def cancel(
     ] = None,
     label: Labels = None,
     yes: Yes = False,
-    home: Home = None,
-    database_url: DatabaseUrl = None,
-    scope: Scope = None,
-    as_json: Json = False,
 ) -> None:
     """Cancel one run, or all that match a filter. A call that was sent is let finish."""
     labels = read_pairs(label or ())
@@ -219,22 +170,18 @@ def cancel(
         chosen = [ids.read("run", run)] if run else await _active(desk, status, kind, labels)
         if run is None and not yes:
             raise InvalidRequest(f"{len(chosen)} runs match; add --yes to cancel them")
-        await _cancel(desk, chosen, as_json)
+        await _cancel(desk, chosen)
 
-    at_desk(context, told(home, database_url, None), scope, act)
+    opening.at_desk(act)
 
 
-@commands.command()
+@opening_command(commands)
 def signal(
-    context: typer.Context,
+    opening: Opening,
     run: RunId,
     name: Annotated[str, typer.Argument(help="What the run waits for.")],
     payload: Annotated[str, typer.Argument(help="JSON, `-` or @FILE.")] = "null",
     key: Annotated[str | None, typer.Option("--key", help="Sent again, it counts once.")] = None,
-    home: Home = None,
-    database_url: DatabaseUrl = None,
-    scope: Scope = None,
-    as_json: Json = False,
 ) -> None:
     """Send a named signal to a run; it wakes a run that waits for it."""
     value = read_json(payload, "PAYLOAD")
@@ -246,12 +193,12 @@ def signal(
         number = await signalling.signal(
             desk.engine, desk.scope, run_id, name, value, by=desk.principal, key=key
         )
-        if as_json:
-            screen.print_json({"run_id": run, "name": name, "number": number})
-        else:
-            screen.say(f"signal {screen.plain(name)} #{number} stored")
+        desk.print_line(
+            {"run_id": run, "name": name, "number": number},
+            f"signal {screen.plain(name)} #{number} stored",
+        )
 
-    at_desk(context, told(home, database_url, None), scope, act)
+    opening.at_desk(act)
 
 
 # ---- what the commands do ----------------------------------------------------------------------
@@ -291,14 +238,14 @@ async def _active(
     ]
 
 
-async def _cancel(desk: Desk, chosen: Sequence[UUID], as_json: bool) -> None:
+async def _cancel(desk: Desk, chosen: Sequence[UUID]) -> None:
     from earnest.engine.runs import cancelling
 
     done = [
         await cancelling.cancel(desk.engine, desk.scope, run_id, desk.principal)
         for run_id in chosen
     ]
-    if as_json:
+    if desk.as_json:
         items = [
             {"outcome": one.outcome, "run": desk.shown.show_run_summary(one.run)} for one in done
         ]
@@ -350,24 +297,18 @@ def _shown_operations(found: Sequence[Submitted]) -> list[str]:
     return [ids.show("op", one.operation_id) for one in found]
 
 
-async def _tell_new(desk: Desk, run: Run, note: str, follow: bool, as_json: bool) -> ExitCode:
-    if as_json and not follow:
+async def _tell_new(desk: Desk, run: Run, note: str, follow: bool) -> ExitCode:
+    if desk.as_json and not follow:
         screen.print_json(desk.shown.show_run(run))
-    elif not as_json:
+    elif not desk.as_json:
         screen.say(f"{ids.show('run', run.run_id)}  {run.status.value}{note}")
     if follow:
-        return await watching.watch(desk, run.run_id, as_json=as_json)
+        return await watching.watch(desk, run.run_id)
     return ExitCode.OK
 
 
-async def _show(desk: Desk, text: str, as_json: bool) -> None:
-    from earnest.store import operations, runs
-
-    run = await find(desk, text)
-    database = desk.engine.database
-    attempts = await runs.attempts(database, desk.scope, run.run_id)
-    found = await operations.of_run(database, desk.scope, run.run_id)
-    if as_json:
+def _tell(desk: Desk, run: Run, attempts: Sequence[Attempt], found: Sequence[Operation]) -> None:
+    if desk.as_json:
         screen.print_json(
             {
                 **desk.shown.show_run(run),

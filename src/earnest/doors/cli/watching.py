@@ -26,7 +26,6 @@ async def watch(
     desk: Desk,
     run_id: UUID,
     *,
-    as_json: bool,
     seconds: float | None = None,
     text: bool = False,
 ) -> ExitCode:
@@ -35,17 +34,17 @@ async def watch(
     follow = _follow_text if text else _follow
     try:
         async with asyncio.timeout(seconds):
-            run = await follow(desk, run_id, as_json)
+            run = await follow(desk, run_id)
     except TimeoutError:
-        if not as_json:
+        if not desk.as_json:
             screen.say("[yellow]it goes on; watching was given up[/]")
         return ExitCode.FAILED
-    if not as_json:
+    if not desk.as_json:
         _tell_end(run)
     return ExitCode.OK if run.status is RunStatus.SUCCEEDED else ExitCode.FAILED
 
 
-async def _follow(desk: Desk, run_id: UUID, as_json: bool) -> Run:
+async def _follow(desk: Desk, run_id: UUID) -> Run:
     from earnest.engine.process.doorbells import MOVED
     from earnest.store import facts, runs
 
@@ -54,7 +53,7 @@ async def _follow(desk: Desk, run_id: UUID, as_json: bool) -> Run:
         told = await facts.events(database, desk.scope, run_id, seen, PAGE)
         for event in told:
             seen = event.seq
-            print_event(desk, event, as_json)
+            print_event(desk, event)
             if event.final:
                 run = await runs.find(database, desk.scope, run_id)
                 assert run is not None, "its final event was just read"
@@ -63,7 +62,7 @@ async def _follow(desk: Desk, run_id: UUID, as_json: bool) -> Run:
             await desk.engine.bells.wait(MOVED, POLL)
 
 
-async def _follow_text(desk: Desk, run_id: UUID, as_json: bool) -> Run:
+async def _follow_text(desk: Desk, run_id: UUID) -> Run:
     from earnest.domain.text import MAX_BYTES_OF_RUN
     from earnest.engine.process.doorbells import MOVED
     from earnest.store import runs, texts
@@ -76,17 +75,17 @@ async def _follow_text(desk: Desk, run_id: UUID, as_json: bool) -> Run:
         told = await texts.visible(database, sight, seen, PAGE, MAX_BYTES_OF_RUN)
         for delta in told:
             seen = delta.sequence
-            _print_text(desk, delta, as_json)
+            _print_text(desk, delta)
         if run.final and not told:
-            if seen and not as_json:
+            if seen and not desk.as_json:
                 screen.say("")
             return run
         if not told:
             await desk.engine.bells.wait(MOVED, POLL)
 
 
-def _print_text(desk: Desk, delta: TextDelta, as_json: bool) -> None:
-    if as_json:
+def _print_text(desk: Desk, delta: TextDelta) -> None:
+    if desk.as_json:
         screen.print_json_line(desk.shown.show_delta(delta))
         return
     if delta.resets:
@@ -94,9 +93,9 @@ def _print_text(desk: Desk, delta: TextDelta, as_json: bool) -> None:
     screen.write(delta.content)
 
 
-def print_event(desk: Desk, event: Event, as_json: bool, position: int | None = None) -> None:
+def print_event(desk: Desk, event: Event, position: int | None = None) -> None:
     """One line. `position`: its place among the events of all runs; then it is told of which."""
-    if as_json:
+    if desk.as_json:
         place = {} if position is None else {"position": position}
         screen.print_json_line({**place, **desk.shown.show_event(event)})
         return
