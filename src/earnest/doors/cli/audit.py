@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from earnest.doors.cli import screen
-from earnest.doors.cli.opening import Desk, at_desk
-from earnest.doors.cli.options import DatabaseUrl, Home, Json, Limit, Scope, told
+from earnest.doors.cli.opening import Desk, Opening
+from earnest.doors.cli.options import Limit
+from earnest.doors.cli.verbs import opening_command
 
 if TYPE_CHECKING:
     from earnest.domain.audit import AuditEntry
@@ -19,9 +19,9 @@ commands = typer.Typer(help="The audit: who did what.")
 _COLUMNS = ("at", "who", "action", "subject", "detail", "token", "request")
 
 
-@commands.command("list")
-def list_audit(  # noqa: PLR0913, PLR0917 - a command's parameters are its options
-    context: typer.Context,
+@opening_command(commands, "list")
+def list_audit(
+    opening: Opening,
     action: Annotated[
         str | None, typer.Option("--action", help="Only these, such as run.cancelled.")
     ] = None,
@@ -36,10 +36,6 @@ def list_audit(  # noqa: PLR0913, PLR0917 - a command's parameters are its optio
     ] = None,
     until: Annotated[str | None, typer.Option("--until", help="Before this time.")] = None,
     limit: Limit = 50,
-    home: Home = None,
-    database_url: DatabaseUrl = None,
-    scope: Scope = None,
-    as_json: Json = False,
 ) -> None:
     """List what people decided and changed in the scope, newest first."""
     from_at, to_at = _read_time(since, "--since"), _read_time(until, "--until")
@@ -50,12 +46,9 @@ def list_audit(  # noqa: PLR0913, PLR0917 - a command's parameters are its optio
 
         only = AuditFilter(action, subject, principal, from_at, to_at)
         found = await auditing.entries(desk.engine, desk.actor, only, None, limit)
-        if as_json:
-            screen.print_json({"items": [desk.shown.show_audit_entry(one) for one in found]})
-        else:
-            screen.print_table(_COLUMNS, [_row(one) for one in found])
+        desk.print_rows(_COLUMNS, found, _row, desk.shown.show_audit_entry)
 
-    at_desk(context, told(home, database_url, None), scope, act)
+    opening.at_desk(act)
 
 
 def _read_time(text: str | None, option: str) -> datetime | None:

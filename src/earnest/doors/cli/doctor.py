@@ -11,8 +11,8 @@ import typer
 from earnest.domain.errors import DatabaseUnavailable, HomeUnusable, SchemaMismatch
 from earnest.doors.cli import screen
 from earnest.doors.cli.exits import ExitCode, code_of
-from earnest.doors.cli.opening import at_engine
-from earnest.doors.cli.options import DatabaseUrl, Home, Json, told
+from earnest.doors.cli.opening import Opening
+from earnest.doors.cli.verbs import opening_command
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,34 +22,30 @@ if TYPE_CHECKING:
 
 
 def add_to(program: typer.Typer) -> None:
-    program.command("doctor")(doctor)
+    opening_command(program, has_scope=False)(doctor)
 
 
 def doctor(
-    context: typer.Context,
+    opening: Opening,
     strict: Annotated[
         bool, typer.Option("--strict", help="What is worth a look fails it as well.")
     ] = False,
-    home: Home = None,
-    database_url: DatabaseUrl = None,
-    as_json: Json = False,
-) -> None:
+) -> ExitCode:
     """Look at the database and the work in it; say what is not well and what to do.
 
     Exit code 0 if all is well, 1 if something is bad (with --strict: or worth a look), 3 if the
     database cannot be reached or does not fit.
     """
-    asked = told(home, database_url, None)
-    embedded = None if asked.database_url else asked.home
+    embedded = None if opening.told.database_url else opening.told.home
     try:
-        found = at_engine(context, asked, lambda engine: _diagnose(engine, embedded))
+        found = opening.in_lobby(lambda lobby: _diagnose(lobby.engine, embedded))
     except (DatabaseUnavailable, HomeUnusable, SchemaMismatch) as error:
-        _show([_unopened(error)], as_json)
-        raise typer.Exit(code_of(error)) from None
-    _show(found, as_json)
+        _show([_unopened(error)], opening.as_json)
+        return code_of(error)
+    _show(found, opening.as_json)
     levels = {one.finding.level.value for one in found}
     failed = "bad" in levels or (strict and "warn" in levels)
-    raise typer.Exit(ExitCode.FAILED if failed else ExitCode.OK)
+    return ExitCode.FAILED if failed else ExitCode.OK
 
 
 async def _diagnose(engine: Engine, home: Path | None) -> list[Named]:
