@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from earnest.doors.cli import screen
-from earnest.doors.cli.opening import Desk, at_desk
-from earnest.doors.cli.options import DatabaseUrl, Home, Json, Limit, Scope, Yes, told
+from earnest.doors.cli.opening import Desk, Opening
+from earnest.doors.cli.options import Limit
+from earnest.doors.cli.verbs import desk_command, opening_command
 from earnest.doors.cli.webhooks import Overlap
 
 if TYPE_CHECKING:
@@ -33,18 +34,14 @@ SecretGiven = Annotated[
 _COLUMNS = ("name", "handler", "rotating until", "created by", "created")
 
 
-@sources.command()
+@opening_command(sources)
 def add(
-    context: typer.Context,
+    opening: Opening,
     name: Name,
     handler: Annotated[
         str | None, typer.Option("--handler", help="The app's inbox; NAME if not given.")
     ] = None,
     secret_from_stdin: SecretGiven = False,
-    home: Home = None,
-    database_url: DatabaseUrl = None,
-    scope: Scope = None,
-    as_json: Json = False,
 ) -> None:
     """Take messages from a sender. A secret that is made here is shown once."""
     secret = _read_secret(secret_from_stdin)
@@ -53,48 +50,31 @@ def add(
         from earnest.engine.messages import sourcing
 
         made = await sourcing.add_source(desk.engine, desk.actor, name, handler or name, secret)
-        _tell(desk, made, as_json)
+        _tell(desk, made)
 
-    at_desk(context, told(home, database_url, None), scope, act)
+    opening.at_desk(act)
 
 
-@sources.command("list")
-def list_sources(
-    context: typer.Context,
-    limit: Limit = 50,
-    home: Home = None,
-    database_url: DatabaseUrl = None,
-    scope: Scope = None,
-    as_json: Json = False,
-) -> None:
+@desk_command(sources, "list")
+async def list_sources(desk: Desk, limit: Limit = 50) -> None:
     """List the scope's sources by name."""
+    from earnest.engine.messages import sourcing
 
-    async def act(desk: Desk) -> None:
-        from earnest.engine.messages import sourcing
-
-        found = await sourcing.sources(desk.engine, desk.actor, None, limit)
-        if as_json:
-            screen.print_json({"items": [desk.shown.show_source(one) for one in found]})
-        else:
-            rows = [
-                (one.name, one.handler, one.old_until, one.created_by, one.created_at)
-                for one in found
-            ]
-            screen.print_table(_COLUMNS, rows)
-
-    at_desk(context, told(home, database_url, None), scope, act)
+    found = await sourcing.sources(desk.engine, desk.actor, None, limit)
+    desk.print_rows(
+        _COLUMNS,
+        found,
+        lambda one: (one.name, one.handler, one.old_until, one.created_by, one.created_at),
+        desk.shown.show_source,
+    )
 
 
-@sources.command()
+@opening_command(sources)
 def rotate(
-    context: typer.Context,
+    opening: Opening,
     name: Name,
     overlap_hours: Overlap = 24,
     secret_from_stdin: SecretGiven = False,
-    home: Home = None,
-    database_url: DatabaseUrl = None,
-    scope: Scope = None,
-    as_json: Json = False,
 ) -> None:
     """Change a source's secret. Meanwhile the one before is taken, too."""
     secret = _read_secret(secret_from_stdin)
@@ -103,36 +83,18 @@ def rotate(
         from earnest.engine.messages import sourcing
 
         overlap = timedelta(hours=overlap_hours)
-        made = await sourcing.rotate_source(desk.engine, desk.actor, name, overlap, secret)
-        _tell(desk, made, as_json)
+        _tell(desk, await sourcing.rotate_source(desk.engine, desk.actor, name, overlap, secret))
 
-    at_desk(context, told(home, database_url, None), scope, act)
+    opening.at_desk(act)
 
 
-@sources.command()
-def remove(
-    context: typer.Context,
-    name: Name,
-    yes: Yes = False,
-    home: Home = None,
-    database_url: DatabaseUrl = None,
-    scope: Scope = None,
-    as_json: Json = False,
-) -> None:
+@desk_command(sources, unless_yes="its messages are refused from then on")
+async def remove(desk: Desk, name: Name) -> None:
     """Take no more messages from a source. What was handled stays known."""
-    if not yes:
-        raise typer.BadParameter("its messages are refused from then on; say --yes if you mean it")
+    from earnest.engine.messages import sourcing
 
-    async def act(desk: Desk) -> None:
-        from earnest.engine.messages import sourcing
-
-        await sourcing.remove_source(desk.engine, desk.actor, name)
-        if as_json:
-            screen.print_json({"removed": name})
-        else:
-            screen.say(f"source {screen.plain(name)} is removed")
-
-    at_desk(context, told(home, database_url, None), scope, act)
+    await sourcing.remove_source(desk.engine, desk.actor, name)
+    desk.print_line({"removed": name}, f"source {screen.plain(name)} is removed")
 
 
 def _read_secret(given: bool) -> str | None:
@@ -140,11 +102,11 @@ def _read_secret(given: bool) -> str | None:
     return sys.stdin.readline().strip() if given else None
 
 
-def _tell(desk: Desk, made: Sourced, as_json: bool) -> None:
-    shown = dict(desk.shown.show_source(made.source))
+def _tell(desk: Desk, made: Sourced) -> None:
+    shown = {**desk.shown.show_source(made.source)}
     if made.secret is not None:
         shown["secret"] = made.secret
-    if as_json:
+    if desk.as_json:
         screen.print_json(shown)
     else:
         screen.print_facts({**shown, "address": f"/v1/inbox/{made.source.name}"})

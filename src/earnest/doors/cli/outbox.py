@@ -8,12 +8,14 @@ import typer
 
 from earnest.domain import ids
 from earnest.doors.cli import screen, webhooks
-from earnest.doors.cli.opening import Desk, at_desk
-from earnest.doors.cli.options import DatabaseUrl, Home, Json, Limit, Scope, Yes, told
+from earnest.doors.cli.opening import Desk, Opening
+from earnest.doors.cli.options import Limit, Yes
+from earnest.doors.cli.verbs import desk_command, opening_command
 from earnest.doors.cli.webhooks import Types
 
 if TYPE_CHECKING:
     from earnest.store.messages import Delivery, DeliveryFilter
+    from earnest.store.sinks import Sink
 
 commands = typer.Typer(help="The outbox: what waits to be delivered, and what could not be.")
 nats = typer.Typer(help="Telling the deployment's NATS server.", no_args_is_help=True)
@@ -26,55 +28,31 @@ OfType = Annotated[str | None, typer.Option("--type", help="Only of this type.")
 _COLUMNS = ("id", "sink", "type", "run", "seq", "state", "attempts", "next", "status", "error")
 
 
-@commands.command("list")
-def list_pending(
-    context: typer.Context,
-    sink: OfSink = None,
-    type_: OfType = None,
-    limit: Limit = 50,
-    home: Home = None,
-    database_url: DatabaseUrl = None,
-    scope: Scope = None,
-    as_json: Json = False,
+@desk_command(commands, "list")
+async def list_pending(
+    desk: Desk, sink: OfSink = None, type_: OfType = None, limit: Limit = 50
 ) -> None:
     """List what has not arrived yet, the oldest first."""
+    from earnest.store import messages
 
-    async def act(desk: Desk) -> None:
-        from earnest.store import messages
-
-        only = _only(sink, type_)
-        found = await messages.pending(desk.engine.database, desk.scope, only, None, limit)
-        _tell(desk, found, as_json)
-
-    at_desk(context, told(home, database_url, None), scope, act)
+    only = _only(sink, type_)
+    _tell(desk, await messages.pending(desk.engine.database, desk.scope, only, None, limit))
 
 
-@commands.command("dead-letters")
-def list_dead(
-    context: typer.Context,
-    sink: OfSink = None,
-    type_: OfType = None,
-    limit: Limit = 50,
-    home: Home = None,
-    database_url: DatabaseUrl = None,
-    scope: Scope = None,
-    as_json: Json = False,
+@desk_command(commands, "dead-letters")
+async def list_dead(
+    desk: Desk, sink: OfSink = None, type_: OfType = None, limit: Limit = 50
 ) -> None:
     """List what could not be delivered, the oldest first."""
+    from earnest.engine.messages import dead_letters
 
-    async def act(desk: Desk) -> None:
-        from earnest.engine.messages import dead_letters
-
-        only = _only(sink, type_)
-        found = await dead_letters.dead_letters(desk.engine, desk.actor, only, None, limit)
-        _tell(desk, found, as_json)
-
-    at_desk(context, told(home, database_url, None), scope, act)
+    only = _only(sink, type_)
+    _tell(desk, await dead_letters.dead_letters(desk.engine, desk.actor, only, None, limit))
 
 
-@commands.command()
+@opening_command(commands)
 def replay(
-    context: typer.Context,
+    opening: Opening,
     delivery: Annotated[
         list[str] | None, typer.Argument(metavar="DELIVERY", help="Dead letters by id.")
     ] = None,
@@ -82,10 +60,6 @@ def replay(
     type_: OfType = None,
     yes: Yes = False,
     limit: Limit = 1000,
-    home: Home = None,
-    database_url: DatabaseUrl = None,
-    scope: Scope = None,
-    as_json: Json = False,
 ) -> None:
     """Send dead letters again: those named, or all that match the filter."""
     if not delivery and (not yes or not (sink or type_)):
@@ -104,83 +78,56 @@ def replay(
             for one in wanted:
                 found.append(await dead_letters.replay(desk.engine, desk.actor, one))
                 advance()
-        _tell(desk, found, as_json)
+        _tell(desk, found)
 
-    at_desk(context, told(home, database_url, None), scope, act)
+    opening.at_desk(act)
 
 
-@nats.command("add")
-def add_nats(
-    context: typer.Context,
+@desk_command(nats, "add")
+async def add_nats(
+    desk: Desk,
     type_: Types,
     prefix: Annotated[
         str, typer.Option("--prefix", help="How subjects begin: PREFIX.<scope>.<type>.")
     ] = "earnest",
-    home: Home = None,
-    database_url: DatabaseUrl = None,
-    scope: Scope = None,
-    as_json: Json = False,
 ) -> None:
     """Tell the NATS server that EARNEST_NATS_URL names what happens in a scope from now on."""
+    from earnest.engine.messages import subscribing
 
-    async def act(desk: Desk) -> None:
-        from earnest.engine.messages import subscribing
-
-        asked = subscribing.Subscription(prefix, type_)
-        made = await subscribing.add_nats(desk.engine, desk.actor, asked)
-        shown = ids.show("sink", made.sink.sink_id)
-        if as_json:
-            screen.print_json({"id": shown, "prefix": prefix, "types": list(type_)})
-        else:
-            screen.say(f"{shown} tells {screen.plain(prefix)}.{desk.scope.replace('.', '~')}.>")
-
-    at_desk(context, told(home, database_url, None), scope, act)
+    asked = subscribing.Subscription(prefix, type_)
+    made = await subscribing.add_nats(desk.engine, desk.actor, asked)
+    shown = ids.show("sink", made.sink.sink_id)
+    desk.print_line(
+        {"id": shown, "prefix": prefix, "types": list(type_)},
+        f"{shown} tells {screen.plain(prefix)}.{desk.scope.replace('.', '~')}.>",
+    )
 
 
-@nats.command("list")
-def list_nats(
-    context: typer.Context,
-    limit: Limit = 50,
-    home: Home = None,
-    database_url: DatabaseUrl = None,
-    scope: Scope = None,
-    as_json: Json = False,
-) -> None:
+@desk_command(nats, "list")
+async def list_nats(desk: Desk, limit: Limit = 50) -> None:
     """List what the NATS server is told of a scope."""
+    from earnest.store import sinks
 
-    async def act(desk: Desk) -> None:
-        from earnest.store import sinks
-
-        found = await sinks.listed(desk.engine.database, desk.scope, "nats", None, limit)
-        if as_json:
-            items = [
-                {
-                    "id": ids.show("sink", one.sink_id),
-                    "prefix": one.address,
-                    "types": list(one.types),
-                    "state": one.state,
-                }
-                for one in found
-            ]
-            screen.print_json({"items": items})
-        else:
-            screen.print_table(webhooks.COLUMNS, [webhooks.row(one) for one in found])
-
-    at_desk(context, told(home, database_url, None), scope, act)
+    found = await sinks.listed(desk.engine.database, desk.scope, "nats", None, limit)
+    desk.print_rows(webhooks.COLUMNS, found, webhooks.row, _nats_object)
 
 
-@nats.command("remove")
-def remove_nats(
-    context: typer.Context,
+@desk_command(nats, "remove", unless_yes=webhooks.LOST_WITH_IT)
+async def remove_nats(
+    desk: Desk,
     sink: Annotated[str, typer.Argument(metavar="SINK", help="Its id, such as sink_01….")],
-    yes: Yes = False,
-    home: Home = None,
-    database_url: DatabaseUrl = None,
-    scope: Scope = None,
-    as_json: Json = False,
 ) -> None:
     """Tell the NATS server nothing more, with all that waits for it."""
-    webhooks.remove(context, sink, yes, home, database_url, scope, as_json)
+    await webhooks.remove(desk, sink)
+
+
+def _nats_object(sink: Sink) -> dict[str, object]:
+    return {
+        "id": ids.show("sink", sink.sink_id),
+        "prefix": sink.address,
+        "types": list(sink.types),
+        "state": sink.state,
+    }
 
 
 def _only(sink: str | None, type_: str | None) -> DeliveryFilter:
@@ -189,11 +136,8 @@ def _only(sink: str | None, type_: str | None) -> DeliveryFilter:
     return DeliveryFilter(None if sink is None else ids.read("sink", sink), type_)
 
 
-def _tell(desk: Desk, found: list[Delivery], as_json: bool) -> None:
-    if as_json:
-        screen.print_json({"items": [desk.shown.show_delivery(one) for one in found]})
-    else:
-        screen.print_table(_COLUMNS, [_row(one) for one in found])
+def _tell(desk: Desk, found: list[Delivery]) -> None:
+    desk.print_rows(_COLUMNS, found, _row, desk.shown.show_delivery)
 
 
 def _row(delivery: Delivery) -> tuple[object, ...]:

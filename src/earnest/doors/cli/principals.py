@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from earnest.doors.cli import screen
-from earnest.doors.cli.opening import Desk, at_desk
-from earnest.doors.cli.options import DatabaseUrl, Home, Json, Limit, Scope, told
+from earnest.doors.cli.opening import Desk, Opening
+from earnest.doors.cli.options import Limit
+from earnest.doors.cli.verbs import desk_command, opening_command
 
 if TYPE_CHECKING:
     from earnest.domain.access import Principal
@@ -18,32 +18,18 @@ commands = typer.Typer(help="Principals: who acts in a scope, and with which rol
 _COLUMNS = ("principal", "roles", "version", "created", "disabled")
 
 
-@commands.command("list")
-def list_principals(
-    context: typer.Context,
-    limit: Limit = 50,
-    home: Home = None,
-    database_url: DatabaseUrl = None,
-    scope: Scope = None,
-    as_json: Json = False,
-) -> None:
+@desk_command(commands, "list")
+async def list_principals(desk: Desk, limit: Limit = 50) -> None:
     """List the scope's principals by name."""
+    from earnest.engine.process import principals
 
-    async def act(desk: Desk) -> None:
-        from earnest.engine.process import principals
-
-        found = await principals.list_principals(desk.engine, desk.actor, None, limit)
-        if as_json:
-            screen.print_json({"items": [desk.shown.show_principal(one) for one in found]})
-        else:
-            screen.print_table(_COLUMNS, [_row(one) for one in found])
-
-    at_desk(context, told(home, database_url, None), scope, act)
+    found = await principals.list_principals(desk.engine, desk.actor, None, limit)
+    desk.print_rows(_COLUMNS, found, _row, desk.shown.show_principal)
 
 
-@commands.command("set")
+@opening_command(commands, "set")
 def set_principal(
-    context: typer.Context,
+    opening: Opening,
     principal: Annotated[str, typer.Argument(help="Its name; made if it is not there.")],
     role: Annotated[
         list[str] | None,
@@ -56,10 +42,6 @@ def set_principal(
         int | None,
         typer.Option("--if-version", help="The version that was looked at; any if not given."),
     ] = None,
-    home: Home = None,
-    database_url: DatabaseUrl = None,
-    scope: Scope = None,
-    as_json: Json = False,
 ) -> None:
     """Give a principal exactly these roles, or disable it. The last admin of a scope stays one."""
     if not role and not disable:
@@ -78,12 +60,9 @@ def set_principal(
                 pass
         wanted = principals.Standing(frozenset(role or ()), disable)
         made = await principals.set_principal(desk.engine, desk.actor, principal, wanted, version)
-        if as_json:
-            screen.print_json(desk.shown.show_principal(made))
-        else:
-            screen.print_table(_COLUMNS, [_row(made)])
+        desk.print_row(_COLUMNS, made, _row, desk.shown.show_principal)
 
-    at_desk(context, told(home, database_url, None), scope, act)
+    opening.at_desk(act)
 
 
 def _row(one: Principal) -> tuple[object, ...]:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from earnest.doors.cli import screen
-from earnest.doors.cli.opening import Desk, at_desk
-from earnest.doors.cli.options import DatabaseUrl, Home, Json, Limit, Scope, told
+from earnest.doors.cli.opening import Desk, Opening
+from earnest.doors.cli.options import Limit
+from earnest.doors.cli.verbs import desk_command, opening_command
 
 if TYPE_CHECKING:
     from earnest.domain.access import Token
@@ -29,9 +30,9 @@ Days = Annotated[
 _COLUMNS = ("id", "principal", "roles", "name", "created", "expires", "revoked", "used on")
 
 
-@commands.command()
+@opening_command(commands)
 def issue(
-    context: typer.Context,
+    opening: Opening,
     principal: Annotated[str, typer.Argument(help="Who shall hold the token.")],
     role: Annotated[
         list[str] | None,
@@ -48,10 +49,6 @@ def issue(
     new_scope: Annotated[
         bool, typer.Option("--new-scope", help="Make the scope if it is not there.")
     ] = False,
-    home: Home = None,
-    database_url: DatabaseUrl = None,
-    scope: Scope = None,
-    as_json: Json = False,
 ) -> None:
     """Give a principal a new token. It is shown once."""
     good_for = None if days is None else timedelta(days=days)
@@ -65,14 +62,14 @@ def issue(
                 desk.engine, desk.scope, principal, role, by=desk.actor
             )
         new = NewToken(principal, name, good_for)
-        _tell(desk, await tokens.issue(desk.engine, desk.actor, new), as_json)
+        _tell(desk, await tokens.issue(desk.engine, desk.actor, new))
 
-    at_desk(context, told(home, database_url, None), scope, act, makes_scope=new_scope)
+    opening.at_desk(act, makes_scope=new_scope)
 
 
-@commands.command("list")
-def list_tokens(
-    context: typer.Context,
+@desk_command(commands, "list")
+async def list_tokens(
+    desk: Desk,
     principal: Annotated[
         str | None, typer.Option("--principal", help="Only those of this one.")
     ] = None,
@@ -80,28 +77,17 @@ def list_tokens(
         bool, typer.Option("--live", help="Only those that open something now.")
     ] = False,
     limit: Limit = 50,
-    home: Home = None,
-    database_url: DatabaseUrl = None,
-    scope: Scope = None,
-    as_json: Json = False,
 ) -> None:
     """List the scope's tokens, newest first; never their texts."""
+    from earnest.engine.process import tokens
 
-    async def act(desk: Desk) -> None:
-        from earnest.engine.process import tokens
-
-        found = await tokens.list_tokens(desk.engine, desk.actor, principal, None, limit, live=live)
-        if as_json:
-            screen.print_json({"items": [desk.shown.show_token(one) for one in found]})
-        else:
-            screen.print_table(_COLUMNS, [_row(one) for one in found])
-
-    at_desk(context, told(home, database_url, None), scope, act)
+    found = await tokens.list_tokens(desk.engine, desk.actor, principal, None, limit, live=live)
+    desk.print_rows(_COLUMNS, found, _row, desk.shown.show_token)
 
 
-@commands.command()
-def rotate(
-    context: typer.Context,
+@desk_command(commands)
+async def rotate(
+    desk: Desk,
     token: Given,
     overlap: Annotated[
         int,
@@ -109,54 +95,33 @@ def rotate(
             "--overlap", min=0, metavar="SECONDS", help="How long the old one stays good."
         ),
     ] = 600,
-    home: Home = None,
-    database_url: DatabaseUrl = None,
-    scope: Scope = None,
-    as_json: Json = False,
 ) -> None:
     """Replace a token's secret: the new token is shown once, and the old one ends after the
     overlap. Idempotency keys belong to the principal and stay good."""
+    from earnest.engine.process import tokens
 
-    async def act(desk: Desk) -> None:
-        from earnest.engine.process import tokens
-
-        rotation = tokens.Rotation(timedelta(seconds=overlap))
-        made = await tokens.rotate(desk.engine, desk.actor, _id_of(token), rotation)
-        _tell(desk, made, as_json)
-
-    at_desk(context, told(home, database_url, None), scope, act)
+    rotation = tokens.Rotation(timedelta(seconds=overlap))
+    _tell(desk, await tokens.rotate(desk.engine, desk.actor, _id_of(token), rotation))
 
 
-@commands.command()
-def revoke(
-    context: typer.Context,
-    token: Given,
-    home: Home = None,
-    database_url: DatabaseUrl = None,
-    scope: Scope = None,
-    as_json: Json = False,
-) -> None:
+@desk_command(commands)
+async def revoke(desk: Desk, token: Given) -> None:
     """Take a token's power away. Harmless when repeated."""
+    from earnest.engine.process import tokens
+
     token_id = _id_of(token)
-
-    async def act(desk: Desk) -> None:
-        from earnest.engine.process import tokens
-
-        await tokens.revoke(desk.engine, desk.actor, token_id)
-        if as_json:
-            screen.print_json({"scope": desk.scope, "revoked": token_id})
-        else:
-            screen.say(f"token {screen.plain(token_id)} is revoked")
-
-    at_desk(context, told(home, database_url, None), scope, act)
+    await tokens.revoke(desk.engine, desk.actor, token_id)
+    desk.print_line(
+        {"scope": desk.scope, "revoked": token_id}, f"token {screen.plain(token_id)} is revoked"
+    )
 
 
 def _id_of(token: str) -> str:
     return token.removeprefix("ern_").partition("_")[0]
 
 
-def _tell(desk: Desk, made: Issued, as_json: bool) -> None:
-    if not as_json:
+def _tell(desk: Desk, made: Issued) -> None:
+    if not desk.as_json:
         typer.echo(made.text)
         return
     shown: Mapping[str, Any] = desk.shown.show_token(made.token)

@@ -9,8 +9,9 @@ import typer
 
 from earnest.domain import ids
 from earnest.doors.cli import screen
-from earnest.doors.cli.opening import Desk, at_desk
-from earnest.doors.cli.options import DatabaseUrl, Home, Json, Limit, Scope, Yes, told
+from earnest.doors.cli.opening import Desk
+from earnest.doors.cli.options import Limit
+from earnest.doors.cli.verbs import desk_command
 
 if TYPE_CHECKING:
     from earnest.engine.messages.subscribing import Subscribed
@@ -31,57 +32,36 @@ Overlap = Annotated[
         "--overlap-hours", min=0, help="How long the secret of before is good, too. 0: ends now."
     ),
 ]
+LOST_WITH_IT = "what waits for it goes with it"
 COLUMNS = ("id", "kind", "address", "types", "state", "why", "created")
 
 
-@commands.command()
-def add(
-    context: typer.Context,
+@desk_command(commands)
+async def add(
+    desk: Desk,
     url: Annotated[str, typer.Argument(help="Where to: https://host/path.")],
     type_: Types,
     description: Annotated[str, typer.Option("--description")] = "",
-    home: Home = None,
-    database_url: DatabaseUrl = None,
-    scope: Scope = None,
-    as_json: Json = False,
 ) -> None:
     """Add a webhook. It is told what happens from now on; its secret is shown once."""
+    from earnest.engine.messages import subscribing
 
-    async def act(desk: Desk) -> None:
-        from earnest.engine.messages import subscribing
-
-        asked = subscribing.Subscription(url, type_, description)
-        _tell(desk, await subscribing.add_webhook(desk.engine, desk.actor, asked), as_json)
-
-    at_desk(context, told(home, database_url, None), scope, act)
+    asked = subscribing.Subscription(url, type_, description)
+    _tell(desk, await subscribing.add_webhook(desk.engine, desk.actor, asked))
 
 
-@commands.command("list")
-def list_webhooks(
-    context: typer.Context,
-    limit: Limit = 50,
-    home: Home = None,
-    database_url: DatabaseUrl = None,
-    scope: Scope = None,
-    as_json: Json = False,
-) -> None:
+@desk_command(commands, "list")
+async def list_webhooks(desk: Desk, limit: Limit = 50) -> None:
     """List the scope's webhooks, the oldest first."""
+    from earnest.store import sinks
 
-    async def act(desk: Desk) -> None:
-        from earnest.store import sinks
-
-        found = await sinks.listed(desk.engine.database, desk.scope, "webhook", None, limit)
-        if as_json:
-            screen.print_json({"items": [desk.shown.show_webhook(one) for one in found]})
-        else:
-            screen.print_table(COLUMNS, [row(one) for one in found])
-
-    at_desk(context, told(home, database_url, None), scope, act)
+    found = await sinks.listed(desk.engine.database, desk.scope, "webhook", None, limit)
+    desk.print_rows(COLUMNS, found, row, desk.shown.show_webhook)
 
 
-@commands.command("set")
-def change(
-    context: typer.Context,
+@desk_command(commands, "set")
+async def change(
+    desk: Desk,
     webhook: WebhookId,
     state: Annotated[
         str | None,
@@ -91,98 +71,45 @@ def change(
         list[str] | None, typer.Option("--type", help="These types instead; may be repeated.")
     ] = None,
     url: Annotated[str | None, typer.Option("--url", help="Another address.")] = None,
-    home: Home = None,
-    database_url: DatabaseUrl = None,
-    scope: Scope = None,
-    as_json: Json = False,
 ) -> None:
     """Change a webhook's state, types or address."""
+    from earnest.engine.messages import subscribing
+    from earnest.store.sinks import SinkChange
 
-    async def act(desk: Desk) -> None:
-        from earnest.engine.messages import subscribing
-        from earnest.store.sinks import SinkChange
-
-        to = SinkChange(address=url, types=type_ or None, state=state)
-        changed = await subscribing.change_sink(
-            desk.engine, desk.actor, ids.read("sink", webhook), to
-        )
-        _tell(desk, subscribing.Subscribed(changed, None), as_json)
-
-    at_desk(context, told(home, database_url, None), scope, act)
+    to = SinkChange(address=url, types=type_ or None, state=state)
+    changed = await subscribing.change_sink(desk.engine, desk.actor, ids.read("sink", webhook), to)
+    _tell(desk, subscribing.Subscribed(changed, None))
 
 
-@commands.command()
-def rotate(
-    context: typer.Context,
-    webhook: WebhookId,
-    overlap_hours: Overlap = 24,
-    home: Home = None,
-    database_url: DatabaseUrl = None,
-    scope: Scope = None,
-    as_json: Json = False,
-) -> None:
+@desk_command(commands)
+async def rotate(desk: Desk, webhook: WebhookId, overlap_hours: Overlap = 24) -> None:
     """Make a new secret; it is shown once. Meanwhile the one before signs, too."""
+    from earnest.engine.messages import subscribing
 
-    async def act(desk: Desk) -> None:
-        from earnest.engine.messages import subscribing
-
-        overlap = timedelta(hours=overlap_hours)
-        made = await subscribing.rotate_secret(
-            desk.engine, desk.actor, ids.read("sink", webhook), overlap
-        )
-        _tell(desk, made, as_json)
-
-    at_desk(context, told(home, database_url, None), scope, act)
+    sink, overlap = ids.read("sink", webhook), timedelta(hours=overlap_hours)
+    _tell(desk, await subscribing.rotate_secret(desk.engine, desk.actor, sink, overlap))
 
 
-@commands.command("test")
-def send_test(
-    context: typer.Context,
-    webhook: WebhookId,
-    home: Home = None,
-    database_url: DatabaseUrl = None,
-    scope: Scope = None,
-    as_json: Json = False,
-) -> None:
+@desk_command(commands, "test")
+async def send_test(desk: Desk, webhook: WebhookId) -> None:
     """Send a message of the type `webhook.test`, on the way that all others take."""
+    from earnest.engine.messages import subscribing
 
-    async def act(desk: Desk) -> None:
-        from earnest.engine.messages import subscribing
-
-        sent = await subscribing.send_test(desk.engine, desk.actor, ids.read("sink", webhook))
-        shown = ids.show("dlv", sent)
-        if as_json:
-            screen.print_json({"delivery_id": shown})
-        else:
-            screen.say(f"{shown} is on its way; `earnest outbox list` shows what did not arrive")
-
-    at_desk(context, told(home, database_url, None), scope, act)
+    sent = await subscribing.send_test(desk.engine, desk.actor, ids.read("sink", webhook))
+    shown = ids.show("dlv", sent)
+    desk.print_line(
+        {"delivery_id": shown},
+        f"{shown} is on its way; `earnest outbox list` shows what did not arrive",
+    )
 
 
-@commands.command()
-def remove(
-    context: typer.Context,
-    webhook: WebhookId,
-    yes: Yes = False,
-    home: Home = None,
-    database_url: DatabaseUrl = None,
-    scope: Scope = None,
-    as_json: Json = False,
-) -> None:
+@desk_command(commands, unless_yes=LOST_WITH_IT)
+async def remove(desk: Desk, webhook: WebhookId) -> None:
     """Remove a webhook with all that waits for it."""
-    if not yes:
-        raise typer.BadParameter("what waits for it goes with it; say --yes if you mean it")
+    from earnest.engine.messages import subscribing
 
-    async def act(desk: Desk) -> None:
-        from earnest.engine.messages import subscribing
-
-        await subscribing.remove_sink(desk.engine, desk.actor, ids.read("sink", webhook))
-        if as_json:
-            screen.print_json({"removed": webhook})
-        else:
-            screen.say(f"webhook {screen.plain(webhook)} is removed")
-
-    at_desk(context, told(home, database_url, None), scope, act)
+    await subscribing.remove_sink(desk.engine, desk.actor, ids.read("sink", webhook))
+    desk.print_line({"removed": webhook}, f"webhook {screen.plain(webhook)} is removed")
 
 
 def row(sink: Sink) -> tuple[object, ...]:
@@ -197,11 +124,6 @@ def row(sink: Sink) -> tuple[object, ...]:
     )
 
 
-def _tell(desk: Desk, made: Subscribed, as_json: bool) -> None:
-    shown = dict(desk.shown.show_webhook(made.sink))
-    if made.secret is not None:
-        shown["secret"] = made.secret
-    if as_json:
-        screen.print_json(shown)
-    else:
-        screen.print_facts(shown)
+def _tell(desk: Desk, made: Subscribed) -> None:
+    secret = {} if made.secret is None else {"secret": made.secret}
+    desk.print_facts({**desk.shown.show_webhook(made.sink), **secret})
