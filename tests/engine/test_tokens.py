@@ -4,7 +4,7 @@ somebody who rules (P7, P12)."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -71,6 +71,27 @@ async def told(engine: Engine, action: str | None = None) -> list[AuditEntry]:
 
 async def find(engine: Engine, token: Token) -> Token:
     return await tokens.find_token(engine, EVE, token.token_id)
+
+
+class LostOnce:
+    """The reply to the next change is lost; it was committed."""
+
+    lost = False
+
+    def __call__(self, point: str) -> None:
+        if point == "access.after" and not self.lost:
+            self.lost = True
+            raise ConnectionResetError("the reply was lost")
+
+
+@pytest.fixture
+def loses_a_reply(
+    engine: Engine, at_points: Callable[[Callable[[str], None]], None]
+) -> Iterator[None]:
+    hook = LostOnce()
+    at_points(hook)
+    yield
+    assert hook.lost
 
 
 # ---- rotation ------------------------------------------------------------------------------------
@@ -205,6 +226,42 @@ async def test_a_scope_is_made_once_under_its_key(engine: Engine) -> None:
     assert not zoe.of_first_scope
     with pytest.raises(Conflict, match="already"):
         await scopes.create_scope(engine, EVE, "acme")
+
+
+@pytest.mark.parametrize("asked", [None, RequestKey("k", b"acme")], ids=["no_key", "key"])
+@pytest.mark.parametrize("admin", [None, "zoe"])
+async def test_a_scope_whose_reply_was_lost_is_there_once_and_its_token_is_told(
+    engine: Engine, loses_a_reply: None, asked: RequestKey | None, admin: str | None
+) -> None:
+    """P23."""
+    made = await scopes.create_scope(engine, EVE, "acme", admin=admin, asked=asked)
+    assert made.scope.scope_id == "acme"
+    assert len(await told(engine, "scope.created")) == 2, "demo, and this one"
+    if admin is None:
+        return
+    assert not made.replayed
+    assert made.token is not None
+    assert (await access.authenticate(engine, made.token)).principal_id == "zoe"
+
+
+async def test_a_token_whose_reply_was_lost_is_told_all_the_same(
+    engine: Engine, loses_a_reply: None
+) -> None:
+    """P23: its text is nowhere else."""
+    made = await issued(engine)
+    assert await opens(engine, made.text)
+    assert len(await told(engine, "token.issued")) == 1
+
+
+async def test_a_rotation_whose_reply_was_lost_is_made_once(
+    engine: Engine, at_points: Callable[[Callable[[str], None]], None]
+) -> None:
+    """P23."""
+    old = await issued(engine)
+    at_points(LostOnce())
+    new = await tokens.rotate(engine, EVE, old.token.token_id, Rotation())
+    assert await opens(engine, new.text)
+    assert len(await told(engine, "token.rotated")) == 1
 
 
 # ---- who rules -----------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
+from earnest.domain import ids
 from earnest.domain.access import NewToken, RequestKey, Scope
 from earnest.domain.errors import Conflict, InvalidRequest, NotFound
 from earnest.engine.process import auditing, principals, tokens
@@ -15,6 +16,8 @@ from earnest.store import access
 from earnest.store.database import Tx
 
 _SCOPE = re.compile(r"[a-z0-9][a-z0-9_.-]{0,62}")
+_NOT_ASKED = b""
+"""In place of a request's fingerprint, for a key that no caller has given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,14 +81,16 @@ async def create_scope(
     if admin is not None:
         principals.check_name(admin)
     issue = tokens.Issue.new()
+    # Without a caller's key a lost reply could not be told from a scope that was there.
+    key = asked or RequestKey(f"once:{ids.new_token()}", _NOT_ASKED)
 
     async def work(tx: Tx) -> Made:
-        known = await _replayed(tx, actor, asked)
+        known = await _known(tx, actor, key, issue)
         if known is not None:
             return known
-        scope = await access.put_scope(tx, scope_id, actor.principal_id, asked)
+        scope = await access.put_scope(tx, scope_id, actor.principal_id, key)
         if scope is None:
-            return await _replayed(tx, actor, asked) or _refuse(scope_id)
+            return await _known(tx, actor, key, issue) or _refuse(scope_id)
         await auditing.keep(tx, actor, "scope.created", f"scope {scope_id}")
         if admin is None:
             return Made(scope)
@@ -124,14 +129,16 @@ async def _first_admin(tx: Tx, actor: Actor, scope_id: str, admin: str, issue: t
     return issue.text
 
 
-async def _replayed(tx: Tx, actor: Actor, asked: RequestKey | None) -> Made | None:
-    if asked is None:
-        return None
-    found = await access.scope_by_key(tx, actor.principal_id, asked.key)
+async def _known(tx: Tx, actor: Actor, key: RequestKey, issue: tokens.Issue) -> Made | None:
+    """What this very promise made before its reply was lost, or an earlier one under the key."""
+    found = await access.scope_by_key(tx, actor.principal_id, key.key)
     if found is None:
         return None
-    asked.require_same(found[1])
-    return Made(found[0], replayed=True)
+    key.require_same(found[1])
+    scope = found[0]
+    if await access.visible_token(tx, scope.scope_id, issue.token_id) is not None:
+        return Made(scope, issue.text)
+    return Made(scope, replayed=key.fingerprint != _NOT_ASKED)
 
 
 def _refuse(scope_id: str) -> NoReturn:
