@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -314,23 +316,28 @@ async def _released_as_absent(at: Sweeps) -> uuid.UUID:
     return run_id
 
 
+@asynccontextmanager
+async def acting_in(at: Sweeps, scope: str) -> AsyncIterator[None]:
+    bound = binding.Binding(at.bench.engine, scope, "clerk")
+    binding.bind(bound)
+    try:
+        yield
+    finally:
+        binding.unbind(bound)
+
+
 async def test_effects_of_other_scopes_are_theirs(at_bank: Any, make_bench: MakeBench) -> None:
     """P12: also of a scope that nobody has made; by what the records say, or by what is listed."""
     at = await at_bank()
+    await ensure_scope(at.bench.engine, "other", by="olga")
     for scope in ("other", "ghost"):
-        if scope == "other":
-            await ensure_scope(at.bench.engine, scope, by="olga")
-        bound = binding.Binding(at.bench.engine, scope, "clerk")
-        binding.bind(bound)
-        async with earnest.operation("order", Hold, Order(number=1)):
-            binding.unbind(bound)
+        async with acting_in(at, scope), earnest.operation("order", Hold, Order(number=1)):
+            pass
     assert (await at.complete()).counts.elsewhere == 2
-    binding.bind(bound)
     at.bank.drops.append(True)
     with pytest.raises(earnest.InDoubt):
-        async with earnest.operation("in doubt", Hold, Order(number=2)):
+        async with acting_in(at, "ghost"), earnest.operation("doubt", Hold, Order(number=2)):
             pass
-    binding.unbind(bound)
     assert (await at.complete()).counts.elsewhere == 3, "known by its id alone"
     at.bank.deeds.pop()
     at.bank.tells_ids = False
@@ -572,6 +579,34 @@ async def test_a_sweep_whose_sweeper_is_gone_is_begun_anew(at_bank: Any) -> None
     done = await requesting.find_sweep(engine, ME, asked.sweep_id)
     assert (done.state, done.takes) == ("complete", 2)
     assert len(await at.found()) == 1
+
+
+async def test_what_only_an_earlier_begin_of_the_sweep_found_vanishes(at_bank: Any) -> None:
+    at = await at_bank()
+    for _ in range(6):
+        at.bank.do(None, 1)
+    engine, whole = at.bench.engine, at.bank.list
+    reached = asyncio.Event()
+
+    async def stuck(time: datetime) -> Any:
+        async for one in whole(time):
+            yield one
+        reached.set()
+        await asyncio.sleep(3600)
+
+    at.bank.list = stuck
+    asked = (await requesting.request(engine, ME, at.effect)).sweep
+    sweeping = asyncio.create_task(take_and_sweep(engine, at.settings))
+    await reached.wait()
+    sweeping.cancel()
+    await asyncio.wait({sweeping})
+    assert len(await at.found()) == 4
+    at.bank.list, at.bank.deeds = whole, at.bank.deeds[1:]
+    assert await take_and_sweep(engine, at.settings)
+    done = await requesting.find_sweep(engine, ME, asked.sweep_id)
+    seen = await requesting.differences_of(engine, ME, done, None, 10)
+    assert (done.state, len(seen), len(await at.found())) == ("complete", 5, 5)
+    assert len(await at.found("vanished")) == 1
 
 
 async def test_a_sweep_that_ends_its_sweepers_is_given_up(at_bank: Any) -> None:

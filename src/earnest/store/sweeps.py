@@ -190,6 +190,11 @@ async def forget_seen(tx: Tx, held: Held, limit: int) -> int:
     return len(await tx.fetch(sql("forget_seen"), *held.key, limit))
 
 
+async def forget_sightings(tx: Tx, held: Held, limit: int) -> int:
+    """As above, of what it found before it was begun anew."""
+    return len(await tx.fetch(sql("forget_sightings"), *held.key, limit))
+
+
 # ---- what is recorded --------------------------------------------------------------------------
 
 
@@ -282,9 +287,7 @@ async def see_known(tx: Tx, held: Held, kind: DifferenceKind, subjects: Sequence
 
 async def vanish(tx: Tx, held: Held) -> None:
     sweep = held.sweep
-    await tx.execute(
-        sql("vanish_differences"), *held.key, sweep.effect, sweep.since, sweep.asked_at
-    )
+    await tx.execute(sql("vanish_differences"), *held.key, sweep.effect, sweep.since)
 
 
 async def close(

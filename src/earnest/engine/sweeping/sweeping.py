@@ -11,7 +11,7 @@ written is the same when it is written again. What may be concluded stands in `j
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -135,7 +135,8 @@ class Sweeping:
             why = f"it was begun {self._settings.most_takes} times, and its sweeper ended each time"
             await self._end(SweepState.INCOMPLETE, why)
             return
-        await self._forget()
+        await self._forget(sweeps.forget_seen)
+        await self._forget(sweeps.forget_sightings)
         try:
             await self._list(Stage.LISTING)
             if await self._seems_missing():
@@ -260,7 +261,7 @@ class Sweeping:
                 await sweeps.vanish(tx, self._held)
             return True
 
-        await self._forget()
+        await self._forget(sweeps.forget_seen)
         await self._promise(work, reread=self._has_ended)
         self._engine.metrics.sweeps.add(self._effect.kind, state.value)
 
@@ -268,11 +269,11 @@ class Sweeping:
         sweep = await sweeps.find(self._engine.database, *self._held.key)
         return True if sweep is not None and sweep.final else None
 
-    async def _forget(self) -> None:
-        """What earlier listings of this sweep have named."""
+    async def _forget(self, some: Callable[[Tx, Held, int], Awaitable[int]]) -> None:
+        """What earlier listings of this sweep have named, or what it found in them."""
 
         async def work(tx: Tx) -> int:
-            return await sweeps.forget_seen(tx, self._held, _FORGOTTEN)
+            return await some(tx, self._held, _FORGOTTEN)
 
         while await self._engine.database.promise("prune", work) == _FORGOTTEN:
             pass

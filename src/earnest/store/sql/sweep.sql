@@ -106,6 +106,15 @@ WHERE s.scope_id = $1 AND s.sweep_id = $2 AND s.operation_id = part.operation_id
 RETURNING true;
 
 
+-- name: forget_sightings
+-- What a sweep found before it was begun anew. $1 scope, $2 sweep, $3 how many at once.
+WITH part AS MATERIALIZED (
+    SELECT difference_id FROM sweep_sighting WHERE scope_id = $1 AND sweep_id = $2 LIMIT $3
+)
+DELETE FROM sweep_sighting s USING part
+WHERE s.scope_id = $1 AND s.sweep_id = $2 AND s.difference_id = part.difference_id
+RETURNING true;
+
 -- name: operations_listed
 -- The operations of these ids in this scope, and whether their runs go on. $1 scope, $2 ids.
 SELECT o.*, clock() AS now, e.run_id IS NOT NULL AND e.finished_at IS NULL AS run_goes_on
@@ -201,12 +210,11 @@ ON CONFLICT DO NOTHING;
 
 -- name: vanish_differences
 -- Open differences that a complete sweep would have found, and did not. $1 scope, $2 sweep, $3 effect,
--- $4 since when it looked, $5 when it asked.
+-- $4 since when it looked.
 WITH gone AS (
     UPDATE sweep_difference d
     SET state = 'vanished', ended_at = clock(), version = version + 1
     WHERE d.scope_id = $1 AND d.effect = $3 AND d.state = 'open' AND d.happened_at >= $4
-      AND d.seen_at < $5
       AND NOT EXISTS (
         SELECT FROM sweep_sighting s
         WHERE s.scope_id = $1 AND s.sweep_id = $2 AND s.difference_id = d.difference_id)
