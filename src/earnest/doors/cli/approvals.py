@@ -13,12 +13,12 @@ from earnest.domain import ids
 from earnest.domain.approval import ApprovalStatus, Decision
 from earnest.domain.errors import InvalidRequest
 from earnest.doors.cli import screen
-from earnest.doors.cli.opening import Desk, at_desk
-from earnest.doors.cli.options import DatabaseUrl, Home, Json, Limit, Scope, told
+from earnest.doors.cli.opening import Desk
+from earnest.doors.cli.options import Limit
+from earnest.doors.cli.verbs import desk_command
 
 if TYPE_CHECKING:
     from earnest.domain.approval import Approval
-    from earnest.engine.process.actors import Actor
 
 commands = typer.Typer(help="Approvals: what waits for a person's decision.")
 
@@ -34,124 +34,67 @@ Digest = Annotated[
 _COLUMNS = ("id", "run", "name", "status", "role", "requested", "expires", "decided by")
 
 
-@commands.command("list")
-def list_approvals(
-    context: typer.Context,
+@desk_command(commands, "list")
+async def list_approvals(
+    desk: Desk,
     status: Annotated[
         ApprovalStatus | None, typer.Option("--status", help="Only approvals in this status.")
     ] = None,
     limit: Limit = 50,
-    home: Home = None,
-    database_url: DatabaseUrl = None,
-    scope: Scope = None,
-    as_json: Json = False,
 ) -> None:
     """List approvals, oldest first; `--status pending` is what waits for a decision."""
+    from earnest.engine.approvals import reading
 
-    async def act(desk: Desk) -> None:
-        from earnest.engine.approvals import reading
-
-        found = await reading.list_approvals(desk.engine, _actor(desk), status, None, limit)
-        if as_json:
-            screen.print_json({"items": [desk.shown.show_approval(one) for one in found]})
-        else:
-            screen.print_table(_COLUMNS, [_row(one) for one in found])
-
-    at_desk(context, told(home, database_url, None), scope, act)
+    found = await reading.list_approvals(desk.engine, desk.actor, status, None, limit)
+    desk.print_rows(_COLUMNS, found, _row, desk.shown.show_approval)
 
 
-@commands.command()
-def show(
-    context: typer.Context,
-    approval: ApprovalId,
-    home: Home = None,
-    database_url: DatabaseUrl = None,
-    scope: Scope = None,
-    as_json: Json = False,
-) -> None:
+@desk_command(commands)
+async def show(desk: Desk, approval: ApprovalId) -> None:
     """Show an approval: exactly what is asked for, of whom, and what was decided."""
-
-    async def act(desk: Desk) -> None:
-        found = await _find(desk, approval)
-        if as_json:
-            screen.print_json(desk.shown.show_approval(found))
-        else:
-            _tell(desk, found)
-
-    at_desk(context, told(home, database_url, None), scope, act)
+    found = await _find(desk, approval)
+    if desk.as_json:
+        screen.print_json(desk.shown.show_approval(found))
+    else:
+        _tell(desk, found)
 
 
-@commands.command()
-def approve(
-    context: typer.Context,
-    approval: ApprovalId,
-    note: Note = "",
-    digest: Digest = None,
-    yes: Yes = False,
-    home: Home = None,
-    database_url: DatabaseUrl = None,
-    scope: Scope = None,
-    as_json: Json = False,
+@desk_command(commands)
+async def approve(
+    desk: Desk, approval: ApprovalId, note: Note = "", digest: Digest = None, yes: Yes = False
 ) -> None:
     """Approve exactly what is shown; the run goes on."""
-    at_desk(
-        context,
-        told(home, database_url, None),
-        scope,
-        lambda desk: _decide(desk, approval, Decision.APPROVE, note, digest, yes, as_json),
-    )
+    await _decide(desk, approval, Decision.APPROVE, note, digest, yes)
 
 
-@commands.command()
-def reject(
-    context: typer.Context,
-    approval: ApprovalId,
-    note: Note = "",
-    digest: Digest = None,
-    yes: Yes = False,
-    home: Home = None,
-    database_url: DatabaseUrl = None,
-    scope: Scope = None,
-    as_json: Json = False,
+@desk_command(commands)
+async def reject(
+    desk: Desk, approval: ApprovalId, note: Note = "", digest: Digest = None, yes: Yes = False
 ) -> None:
     """Reject what is shown; nothing of it is sent."""
-    at_desk(
-        context,
-        told(home, database_url, None),
-        scope,
-        lambda desk: _decide(desk, approval, Decision.REJECT, note, digest, yes, as_json),
-    )
+    await _decide(desk, approval, Decision.REJECT, note, digest, yes)
 
 
 # ---- what the commands do ----------------------------------------------------------------------
 
 
 async def _decide(
-    desk: Desk,
-    text: str,
-    decision: Decision,
-    note: str,
-    digest: str | None,
-    yes: bool,
-    as_json: bool,
+    desk: Desk, text: str, decision: Decision, note: str, digest: str | None, yes: bool
 ) -> None:
     from earnest.engine.approvals import deciding
 
-    if as_json and not yes:
+    if desk.as_json and not yes:
         raise typer.BadParameter("with --json nobody can be asked again: add --yes")
     found = await _find(desk, text)
-    if not as_json:
+    if not desk.as_json:
         _tell(desk, found)
     if not yes:
         _require_yes(decision)
     verdict = deciding.Verdict(decision, digest or found.digest.hex(), note)
     decided = await deciding.decide(
-        desk.engine, _actor(desk), found.approval_id, verdict, version=found.version
+        desk.engine, desk.actor, found.approval_id, verdict, version=found.version
     )
-    if as_json:
-        screen.print_json(desk.shown.show_approval(decided.approval))
-    else:
-        screen.print_table(_COLUMNS, [_row(decided.approval)])
+    desk.print_row(_COLUMNS, decided.approval, _row, desk.shown.show_approval)
 
 
 def _require_yes(decision: Decision) -> None:
@@ -163,17 +106,10 @@ def _require_yes(decision: Decision) -> None:
         raise InvalidRequest("nothing was decided")
 
 
-def _actor(desk: Desk) -> Actor:
-    """Whoever can open the database has every role in it."""
-    from earnest.engine.process import actors
-
-    return actors.local(desk.scope, desk.principal)
-
-
 async def _find(desk: Desk, text: str) -> Approval:
     from earnest.engine.approvals import reading
 
-    return await reading.find_approval(desk.engine, _actor(desk), ids.read("apr", text))
+    return await reading.find_approval(desk.engine, desk.actor, ids.read("apr", text))
 
 
 def _tell(desk: Desk, found: Approval) -> None:

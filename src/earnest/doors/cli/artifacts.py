@@ -17,13 +17,13 @@ from earnest.domain import ids
 from earnest.domain.duration import duration
 from earnest.domain.errors import Conflict, InvalidRequest, NotFound
 from earnest.doors.cli import screen
-from earnest.doors.cli.opening import Desk, at_desk, at_engine
-from earnest.doors.cli.options import DatabaseUrl, Home, Json, Limit, Scope, Yes, told
+from earnest.doors.cli.opening import Desk, Lobby, Opening
+from earnest.doors.cli.options import Limit, Yes
+from earnest.doors.cli.verbs import desk_command, opening_command
 
 if TYPE_CHECKING:
     from earnest.domain.artifact import Artifact, Room
     from earnest.engine.artifacts.attaching import Into
-    from earnest.engine.process.engine import Engine
 
 commands = typer.Typer(help="Artifacts: the files of runs and people.")
 
@@ -35,58 +35,36 @@ _CHUNK = 1024 * 1024
 _SIZE = re.compile(r"(\d{1,15})\s*([kmgt]?)(i?)b?", re.IGNORECASE)
 
 
-@commands.command("list")
-def list_artifacts(
-    context: typer.Context,
+@desk_command(commands, "list")
+async def list_artifacts(
+    desk: Desk,
     run: Annotated[
         str | None, typer.Option("--run", help="Only those of this run, oldest first.")
     ] = None,
     limit: Limit = 50,
-    home: Home = None,
-    database_url: DatabaseUrl = None,
-    scope: Scope = None,
-    as_json: Json = False,
 ) -> None:
     """List artifacts, newest first."""
+    from earnest.engine.artifacts import reading
+    from earnest.engine.runs.reading import sight
 
-    async def act(desk: Desk) -> None:
-        from earnest.engine.artifacts import reading
-        from earnest.engine.runs.reading import sight
-
-        if run is None:
-            found = await reading.list_artifacts(desk.engine, desk.actor, None, limit)
-        else:
-            seen = sight(desk.actor, ids.read("run", run))
-            found = await reading.of_run(desk.engine, seen, None, limit)
-        _tell(desk, found, as_json)
-
-    at_desk(context, told(home, database_url, None), scope, act)
+    if run is None:
+        found = await reading.list_artifacts(desk.engine, desk.actor, None, limit)
+    else:
+        seen = sight(desk.actor, ids.read("run", run))
+        found = await reading.of_run(desk.engine, seen, None, limit)
+    desk.print_rows(_COLUMNS, found, _row, desk.shown.show_artifact)
 
 
-@commands.command()
-def show(
-    context: typer.Context,
-    artifact: ArtifactId,
-    home: Home = None,
-    database_url: DatabaseUrl = None,
-    scope: Scope = None,
-    as_json: Json = False,
-) -> None:
+@desk_command(commands)
+async def show(desk: Desk, artifact: ArtifactId) -> None:
     """Show what an artifact is."""
-
-    async def act(desk: Desk) -> None:
-        shown = dict(desk.shown.show_artifact(await _find(desk, artifact)))
-        if as_json:
-            screen.print_json(shown)
-        else:
-            screen.print_facts({name: shown[name] for name in shown if name != "links"})
-
-    at_desk(context, told(home, database_url, None), scope, act)
+    found = await _find(desk, artifact)
+    desk.print_facts(desk.shown.show_artifact(found), left_out=("links",))
 
 
-@commands.command()
-def put(  # noqa: PLR0913, PLR0917 - a command's parameters are its options
-    context: typer.Context,
+@desk_command(commands)
+async def put(
+    desk: Desk,
     file: Annotated[str, typer.Argument(help="The file; `-` reads standard input.")],
     name: Annotated[str | None, typer.Option("--name", help="The file's own if not given.")] = None,
     media_type: Annotated[
@@ -99,100 +77,77 @@ def put(  # noqa: PLR0913, PLR0917 - a command's parameters are its options
     expires_in: Annotated[
         str | None, typer.Option("--expires-in", help="How long it is kept, such as 12h or 7d.")
     ] = None,
-    home: Home = None,
-    database_url: DatabaseUrl = None,
-    scope: Scope = None,
-    as_json: Json = False,
 ) -> None:
     """Store a file as an artifact."""
+    from mimetypes import guess_type
 
-    async def act(desk: Desk) -> None:
-        from mimetypes import guess_type
+    from earnest.domain.artifact import DEFAULT_MEDIA_TYPE
+    from earnest.engine.artifacts.storing import Upload, store
 
-        from earnest.domain.artifact import DEFAULT_MEDIA_TYPE
-        from earnest.engine.artifacts.storing import Upload, store
-
-        own_name = name or ("standard-input" if file == "-" else Path(file).name)
-        into, owner_id = await _into(desk, run)
-        with _opened(file) as (source, size), screen.progress_of_bytes(own_name, size) as advance:
-            upload = Upload(
-                scope_id=desk.scope,
-                principal_id=desk.principal,
-                owner_id=owner_id,
-                name=own_name,
-                media_type=media_type or guess_type(own_name)[0] or DEFAULT_MEDIA_TYPE,
-                key=key,
-                kept=None if expires_in is None else duration(expires_in),
-                size=size,
-            )
-            stored = await store(desk.engine, upload, _chunks(source, advance), into)
-        _tell(desk, [stored.artifact], as_json, alone=True)
-
-    at_desk(context, told(home, database_url, None), scope, act)
+    own_name = name or ("standard-input" if file == "-" else Path(file).name)
+    into, owner_id = await _into(desk, run)
+    with _opened(file) as (source, size), screen.progress_of_bytes(own_name, size) as advance:
+        upload = Upload(
+            scope_id=desk.scope,
+            principal_id=desk.principal,
+            owner_id=owner_id,
+            name=own_name,
+            media_type=media_type or guess_type(own_name)[0] or DEFAULT_MEDIA_TYPE,
+            key=key,
+            kept=None if expires_in is None else duration(expires_in),
+            size=size,
+        )
+        stored = await store(desk.engine, upload, _chunks(source, advance), into)
+    desk.print_row(_COLUMNS, stored.artifact, _row, desk.shown.show_artifact)
 
 
-@commands.command()
-def get(
-    context: typer.Context,
+@desk_command(commands, has_json=False)
+async def get(
+    desk: Desk,
     artifact: ArtifactId,
     out: Annotated[
         str | None,
         typer.Option("--out", "-o", help="Where to; its own name if not given, `-`: printed."),
     ] = None,
     yes: Yes = False,
-    home: Home = None,
-    database_url: DatabaseUrl = None,
-    scope: Scope = None,
 ) -> None:
     """Fetch the bytes of an artifact. A file that is there is only replaced with --yes, and only
     when all bytes have come and are as they were stored."""
+    from earnest.engine.artifacts.reading import open_artifact
 
-    async def act(desk: Desk) -> None:
-        from earnest.engine.artifacts.reading import open_artifact
-
-        found = await _find(desk, artifact)
-        opened = await open_artifact(desk.engine, found)
-        with (
-            _written(out or found.name, replaces=yes) as target,
-            screen.progress_of_bytes(found.name, found.size) as advance,
-        ):
-            async for piece in opened.stream():
-                target.write(piece)
-                advance(len(piece))
-
-    at_desk(context, told(home, database_url, None), scope, act)
+    found = await _find(desk, artifact)
+    opened = await open_artifact(desk.engine, found)
+    with (
+        _written(out or found.name, replaces=yes) as target,
+        screen.progress_of_bytes(found.name, found.size) as advance,
+    ):
+        async for piece in opened.stream():
+            target.write(piece)
+            advance(len(piece))
 
 
-@commands.command()
-def delete(
-    context: typer.Context,
+@desk_command(commands)
+async def delete(
+    desk: Desk,
     artifact: Annotated[list[str], typer.Argument(metavar="ARTIFACT...", help="Which.")],
     yes: Yes = False,
-    home: Home = None,
-    database_url: DatabaseUrl = None,
-    scope: Scope = None,
-    as_json: Json = False,
 ) -> None:
     """Delete artifacts. Without --yes they are only shown."""
+    from earnest.engine.artifacts import removing
 
-    async def act(desk: Desk) -> None:
-        from earnest.engine.artifacts import removing
-
-        found = [await _find(desk, one) for one in artifact]
-        if yes:
-            with screen.progress("deleting", len(found)) as advance:
-                for one in found:
-                    await removing.delete(desk.engine, desk.actor, one.artifact_id)
-                    advance()
-        _tell(desk, found, as_json)
-        typer.echo("deleted" if yes else "nothing was deleted: add --yes", err=True)
-
-    at_desk(context, told(home, database_url, None), scope, act)
+    found = [await _find(desk, one) for one in artifact]
+    if yes:
+        with screen.progress("deleting", len(found)) as advance:
+            for one in found:
+                await removing.delete(desk.engine, desk.actor, one.artifact_id)
+                advance()
+    desk.print_rows(_COLUMNS, found, _row, desk.shown.show_artifact)
+    typer.echo("deleted" if yes else "nothing was deleted: add --yes", err=True)
 
 
-@commands.command()
+@opening_command(commands, has_scope=False)
 def collect(
-    context: typer.Context,
+    opening: Opening,
     unknown: Annotated[
         bool,
         typer.Option(
@@ -203,9 +158,6 @@ def collect(
         str, typer.Option("--older-than", help="Only what has lain there so long.")
     ] = "24h",
     yes: Yes = False,
-    home: Home = None,
-    database_url: DatabaseUrl = None,
-    as_json: Json = False,
 ) -> None:
     """Take away the bytes that no artifact names any more, as workers do every minute.
 
@@ -214,27 +166,27 @@ def collect(
     """
     asked = duration(older_than)
 
-    async def act(engine: Engine) -> None:
+    async def act(lobby: Lobby) -> None:
         from earnest.engine.artifacts import removing
 
-        expired = await removing.expire(engine, limit=1000)
+        expired = await removing.expire(lobby.engine, limit=1000)
         with screen.progress_of_bytes("removed", None) as advance:
             told_of: dict[str, int] = {"expired": expired}
-            told_of["removed"] = await removing.collect(engine, lambda: advance(1))
+            told_of["removed"] = await removing.collect(lobby.engine, lambda: advance(1))
         if unknown:
             with screen.progress_of_bytes("looked at", None) as advance:
                 found = await removing.collect_unknown(
-                    engine, older_than=asked, removes=yes, told=advance
+                    lobby.engine, older_than=asked, removes=yes, told=advance
                 )
             told_of |= {"unknown": found.unknown, "unknown_removed": found.removed}
-        screen.print_json(told_of) if as_json else screen.print_facts(told_of)
+        lobby.print_facts(told_of)
 
-    at_engine(context, told(home, database_url, None), act)
+    opening.in_lobby(act)
 
 
-@commands.command()
+@opening_command(commands, has_scope=False)
 def quota(
-    context: typer.Context,
+    opening: Opening,
     of_scope: Annotated[
         str | None, typer.Argument(metavar="SCOPE", help="Whose; all of them if not given.")
     ] = None,
@@ -242,24 +194,20 @@ def quota(
         str | None,
         typer.Argument(metavar="SIZE", help="The new one, such as 10GB, or `default`."),
     ] = None,
-    home: Home = None,
-    database_url: DatabaseUrl = None,
-    as_json: Json = False,
 ) -> None:
     """Show the room of scopes for artifacts, or set that of one."""
     wanted = None if size in (None, "default") else read_size(str(size))
 
-    async def act(engine: Engine) -> None:
-        parts = context.obj
-        rooms = await _rooms(engine, of_scope, size is not None, wanted)
-        shown = [parts.shown.show_room(scope_id, room) for scope_id, room in rooms]
-        if as_json:
+    async def act(lobby: Lobby) -> None:
+        rooms = await _rooms(lobby, of_scope, size is not None, wanted)
+        shown = [lobby.shown.show_room(scope_id, room) for scope_id, room in rooms]
+        if lobby.as_json:
             screen.print_json(shown[0] if of_scope else {"items": shown})
             return
         columns = ("scope_id", "used_bytes", "quota_bytes", "is_default")
         screen.print_table(columns, [[one[name] for name in columns] for one in shown])
 
-    at_engine(context, told(home, database_url, None), act)
+    opening.in_lobby(act)
 
 
 # ---- what the commands do ----------------------------------------------------------------------
@@ -276,16 +224,15 @@ def read_size(text: str) -> int:
 
 
 async def _rooms(
-    engine: Engine, scope_id: str | None, sets: bool, size: int | None
+    lobby: Lobby, scope_id: str | None, sets: bool, size: int | None
 ) -> list[tuple[str, Room]]:
-    from earnest.doors.cli.opening import principal
     from earnest.engine.artifacts import quotas
-    from earnest.engine.process.actors import local
     from earnest.store import artifacts
 
+    engine = lobby.engine
     if scope_id is None:
         return await artifacts.rooms(engine.database, "", 1000, engine.settings.artifact_quota)
-    actor = local(scope_id, principal())
+    actor = lobby.actor_in(scope_id)
     if sets:
         return [(scope_id, await quotas.set_quota(engine, actor, scope_id, size))]
     return [(scope_id, await quotas.find_room(engine, actor, scope_id))]
@@ -353,14 +300,6 @@ def _written(path: str, *, replaces: bool) -> Iterator[IO[bytes]]:
     finally:
         with contextlib.suppress(OSError):
             part.unlink(missing_ok=True)
-
-
-def _tell(desk: Desk, found: list[Artifact], as_json: bool, *, alone: bool = False) -> None:
-    if as_json:
-        shown = [desk.shown.show_artifact(one) for one in found]
-        screen.print_json(shown[0] if alone else {"items": shown})
-    else:
-        screen.print_table(_COLUMNS, [_row(one) for one in found])
 
 
 def _row(one: Artifact) -> tuple[object, ...]:

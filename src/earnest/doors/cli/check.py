@@ -13,8 +13,8 @@ from earnest.domain.errors import Failed, SettingInvalid
 from earnest.doors.cli import screen
 from earnest.doors.cli.apart import ChildEnded, Tell, apart
 from earnest.doors.cli.exits import ExitCode
-from earnest.doors.cli.opening import at_engine
-from earnest.doors.cli.options import Apps, DatabaseUrl, Home, Json, told
+from earnest.doors.cli.opening import Opening
+from earnest.doors.cli.verbs import opening_command
 
 if TYPE_CHECKING:
     from earnest.engine.inspection.checking import Asked, Checked
@@ -27,11 +27,11 @@ _COLUMNS = ("run", "scope", "kind", "status", "verdict", "why")
 
 
 def add_to(program: typer.Typer) -> None:
-    program.command("check")(check)
+    opening_command(program, loads_apps=True, has_scope=False)(check)
 
 
-def check(  # noqa: PLR0913, PLR0917 - a command's parameters are its options
-    context: typer.Context,
+def check(
+    opening: Opening,
     kind: Annotated[
         list[str] | None, typer.Option("--kind", help="Only runs of this kind; may be repeated.")
     ] = None,
@@ -48,11 +48,7 @@ def check(  # noqa: PLR0913, PLR0917 - a command's parameters are its options
     lenient: Annotated[
         bool, typer.Option("--lenient", help="What is unclear does not fail the check.")
     ] = False,
-    app: Apps = None,
-    home: Home = None,
-    database_url: DatabaseUrl = None,
-    as_json: Json = False,
-) -> None:
+) -> ExitCode:
     """Replay the runs in flight against this code; name those that it would break.
 
     Nothing is written, called or sent; the handlers' own code between their steps does run. Exit
@@ -61,22 +57,19 @@ def check(  # noqa: PLR0913, PLR0917 - a command's parameters are its options
     from earnest.engine.inspection.checking import Asked
 
     asked = Asked(kind or None, sample, limit, seconds, known_only)
-    asked_of = told(home, database_url, app)
-    if not asked_of.apps:
+    if not opening.told.apps:
         raise SettingInvalid("name the app to check: --app module:attribute, or EARNEST_APP")
     found = _check_all(
         asked,
-        lambda runs, tell: at_engine(
-            context, asked_of, lambda engine: _check(engine, asked, runs, tell)
-        ),
+        lambda runs, tell: opening.in_lobby(lambda lobby: _check(lobby.engine, asked, runs, tell)),
     )
     counts = Counter(one.verdict.value for one in found)
-    if as_json:
+    if opening.as_json:
         screen.print_json(_as_json(found, counts, asked))
     else:
         _tell(found, counts, asked)
     failed = counts["breaks"] + (0 if lenient else counts["unclear"])
-    raise typer.Exit(ExitCode.FAILED if failed else ExitCode.OK)
+    return ExitCode.FAILED if failed else ExitCode.OK
 
 
 def _check_all(asked: Asked, work: Callable[[Runs | None, Tell], object]) -> list[Checked]:

@@ -11,8 +11,9 @@ from earnest.domain.errors import NotFound
 from earnest.domain.operation import OperationState
 from earnest.doors.cli import screen
 from earnest.doors.cli.given import read_json
-from earnest.doors.cli.opening import Desk, at_desk
-from earnest.doors.cli.options import Apps, DatabaseUrl, Home, Json, Limit, Scope, told
+from earnest.doors.cli.opening import Desk, Opening
+from earnest.doors.cli.options import Limit
+from earnest.doors.cli.verbs import desk_command, opening_command
 
 if TYPE_CHECKING:
     from earnest.domain.operation import Operation
@@ -25,79 +26,43 @@ OperationId = Annotated[
 _COLUMNS = ("id", "run", "kind", "state", "recovery", "since", "version", "note")
 
 
-@commands.command("list")
-def list_operations(
-    context: typer.Context,
+@desk_command(commands, "list")
+async def list_operations(
+    desk: Desk,
     state: Annotated[
         OperationState | None, typer.Option("--state", help="Only operations in this state.")
     ] = None,
     limit: Limit = 50,
-    home: Home = None,
-    database_url: DatabaseUrl = None,
-    scope: Scope = None,
-    as_json: Json = False,
 ) -> None:
     """List operations, oldest first; `--state unknown` is the desk. Where operations of other
     scopes are in doubt, standard error says so."""
+    from earnest.store import operations
 
-    async def act(desk: Desk) -> None:
-        from earnest.store import operations
-
-        wanted = state and state.value
-        found = await operations.listed(desk.engine.database, desk.scope, wanted, None, limit)
-        if as_json:
-            items = [desk.shown.show_operation_summary(operation) for operation in found]
-            screen.print_json({"items": items})
-        else:
-            screen.print_table(_COLUMNS, [_row(operation) for operation in found])
-        await _tell_of_doubts_elsewhere(desk)
-
-    at_desk(context, told(home, database_url, None), scope, act)
+    wanted = state and state.value
+    found = await operations.listed(desk.engine.database, desk.scope, wanted, None, limit)
+    desk.print_rows(_COLUMNS, found, _row, desk.shown.show_operation_summary)
+    await _tell_of_doubts_elsewhere(desk)
 
 
-@commands.command()
-def show(
-    context: typer.Context,
-    operation: OperationId,
-    home: Home = None,
-    database_url: DatabaseUrl = None,
-    scope: Scope = None,
-    as_json: Json = False,
-) -> None:
+@desk_command(commands)
+async def show(desk: Desk, operation: OperationId) -> None:
     """Show an operation with its whole history."""
-
-    async def act(desk: Desk) -> None:
-        await _show(desk, await _find(desk, operation), as_json)
-
-    at_desk(context, told(home, database_url, None), scope, act)
+    await _show(desk, await _find(desk, operation))
 
 
-@commands.command()
-def lookup(
-    context: typer.Context,
-    operation: OperationId,
-    app: Apps = None,
-    home: Home = None,
-    database_url: DatabaseUrl = None,
-    scope: Scope = None,
-    as_json: Json = False,
-) -> None:
+@desk_command(commands, loads_apps=True)
+async def lookup(desk: Desk, operation: OperationId) -> None:
     """Ask the provider now what became of an operation in doubt, and act on the answer."""
+    from earnest.engine.operations import reconciling
 
-    async def act(desk: Desk) -> None:
-        from earnest.engine.operations import reconciling
-
-        found = await reconciling.look_up(
-            desk.engine, desk.scope, ids.read("op", operation), by=desk.actor
-        )
-        await _tell(desk, found, as_json)
-
-    at_desk(context, told(home, database_url, app), scope, act)
+    asked_for = ids.read("op", operation)
+    found = await reconciling.look_up(desk.engine, desk.scope, asked_for, by=desk.actor)
+    desk.print_row(_COLUMNS, found, _row, desk.shown.show_operation_summary)
 
 
-@commands.command()
-def resolve(  # noqa: PLR0913, PLR0917 - a command's parameters are its options
-    context: typer.Context,
+@opening_command(commands, loads_apps=True)
+def resolve(
+    opening: Opening,
     operation: OperationId,
     outcome: Annotated[
         str, typer.Option("--outcome", help="`submitted`: it happened. `released`: it did not.")
@@ -113,11 +78,6 @@ def resolve(  # noqa: PLR0913, PLR0917 - a command's parameters are its options
             "--if-version", help="The version that was looked at; the present one if not."
         ),
     ] = None,
-    app: Apps = None,
-    home: Home = None,
-    database_url: DatabaseUrl = None,
-    scope: Scope = None,
-    as_json: Json = False,
 ) -> None:
     """Settle an operation in doubt by evidence. Its run goes on."""
     value = None if receipt is None else read_json(receipt, "--receipt")
@@ -135,9 +95,9 @@ def resolve(  # noqa: PLR0913, PLR0917 - a command's parameters are its options
             by=desk.principal,
             version=if_version or found.version,
         )
-        await _tell(desk, settled, as_json)
+        desk.print_row(_COLUMNS, settled, _row, desk.shown.show_operation_summary)
 
-    at_desk(context, told(home, database_url, app), scope, act)
+    opening.at_desk(act)
 
 
 # ---- what the commands do ----------------------------------------------------------------------
@@ -176,7 +136,7 @@ async def _find(desk: Desk, text: str) -> Operation:
     return found
 
 
-async def _show(desk: Desk, found: Operation, as_json: bool) -> None:
+async def _show(desk: Desk, found: Operation) -> None:
     from earnest.store import operations
 
     database = desk.engine.database
@@ -188,7 +148,7 @@ async def _show(desk: Desk, found: Operation, as_json: bool) -> None:
         "history": [desk.shown.show_move(move) for move in moves],
         "findings": findings,
     }
-    if as_json:
+    if desk.as_json:
         screen.print_json(shown)
         return
     left_out = ("history", "findings", "lookups", "state")
@@ -203,13 +163,6 @@ def _print_parts(title: str, columns: tuple[str, ...], parts: list[Any]) -> None
     if parts:
         screen.say(f"\n[bold]{title}[/]")
         screen.print_table(columns, [[part[name] for name in columns] for part in parts])
-
-
-async def _tell(desk: Desk, found: Operation, as_json: bool) -> None:
-    if as_json:
-        screen.print_json(desk.shown.show_operation_summary(found))
-    else:
-        screen.print_table(_COLUMNS, [_row(found)])
 
 
 def _row(operation: Operation) -> tuple[object, ...]:
