@@ -200,6 +200,13 @@ def _command(words: Sequence[str]) -> list[str]:
     return [sys.executable, "-m", "earnest", *words]
 
 
+def commands(group: Any, path: str = "earnest") -> Iterator[tuple[str, Any]]:
+    """All commands below a group of the program, nouns too, each with its words."""
+    for name, one in getattr(group, "commands", {}).items():
+        yield f"{path} {name}", one
+        yield from commands(one, f"{path} {name}")
+
+
 def get(url: str, path: str, token: str | None = None) -> httpx2.Response:
     headers = {} if token is None else {"Authorization": f"Bearer {token}"}
     return httpx2.get(url + path, headers=headers, timeout=10)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +11,10 @@ from typer.main import get_command
 from earnest.apps.demo import command as demo
 from earnest.doors.cli import exits
 from earnest.doors.cli.program import build
+from earnest.engine.process.settings import EngineSettings
+from tests.doors.cli.program import commands
 
 ROOT = Path(__file__).resolve().parents[3]
-
-
-def commands(group: Any, path: str = "earnest") -> Iterator[tuple[str, Any]]:
-    for name, command in getattr(group, "commands", {}).items():
-        yield f"{path} {name}", command
-        yield from commands(command, f"{path} {name}")
 
 
 @pytest.fixture(scope="module")
@@ -61,3 +56,20 @@ def test_the_page_and_the_program_give_the_same_exit_codes(page: str) -> None:
     table = (exits.__doc__ or "").split("| --- | --- |\n")[1].split("\n\n")[0]
     assert table in page
     assert {int(line.split("|")[1]) for line in table.splitlines()} == set(exits.ExitCode)
+
+
+def test_the_page_and_the_program_give_the_defaults_of_the_engine(page: str, program: Any) -> None:
+    engine = EngineSettings()
+    for name, default in {
+        "concurrency": str(engine.concurrency),
+        "drain": f"{engine.drain.total_seconds():g}",
+    }.items():
+        options = [
+            option
+            for path in ("serve", "worker")
+            for option in program.commands[path].params
+            if option.name == name
+        ]
+        assert [option.show_default for option in options] == [default, default]
+        (row,) = [line for line in page.splitlines() if f"`--{name}` |" in line]
+        assert default in row.split()

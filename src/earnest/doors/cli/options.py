@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from earnest.domain.errors import HomeUnusable
+from earnest.domain.working import CONCURRENCY, DRAIN
 from earnest.doors.cli.logs import LogFormat
 from earnest.doors.cli.parts import Told
 
@@ -103,7 +104,7 @@ Concurrency = Annotated[
         envvar="EARNEST_CONCURRENCY",
         min=1,
         help="How many runs this process works on at once.",
-        show_default="100",
+        show_default=str(CONCURRENCY),
     ),
 ]
 Drain = Annotated[
@@ -114,7 +115,7 @@ Drain = Annotated[
         min=0,
         metavar="SECONDS",
         help="How long running work may go on after a stop was asked.",
-        show_default="30",
+        show_default=f"{DRAIN.total_seconds():g}",
     ),
 ]
 Log = Annotated[LogFormat, typer.Option("--log", envvar="EARNEST_LOG", help="The form of the log.")]

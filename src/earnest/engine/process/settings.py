@@ -7,6 +7,7 @@ from datetime import timedelta
 
 from earnest.domain.artifact import DEFAULT_QUOTA, KEPT, MAX_ARTIFACT_BYTES
 from earnest.domain.errors import SettingInvalid
+from earnest.domain.working import CONCURRENCY, DRAIN
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +27,7 @@ class EngineSettings:
     renew_every: timedelta = timedelta(seconds=15)
     poll: timedelta = timedelta(milliseconds=500)
     watch_every: timedelta = timedelta(seconds=1)
-    drain: timedelta = timedelta(seconds=30)
+    drain: timedelta = DRAIN
     call_grace: timedelta = timedelta(seconds=45)
     resend_waits: tuple[timedelta, ...] = (
         timedelta(milliseconds=200),
@@ -37,7 +38,7 @@ class EngineSettings:
     longest_question_wait: timedelta = timedelta(minutes=5)
     question_claim: timedelta = timedelta(seconds=30)
     dead_after: timedelta = timedelta(seconds=3)
-    concurrency: int = 200
+    concurrency: int = CONCURRENCY
     claim_batch: int | None = None
     max_input_bytes: int = 256 * 1024
     max_result_bytes: int = 1024 * 1024
