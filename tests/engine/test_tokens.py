@@ -322,6 +322,9 @@ async def test_the_tokens_of_who_is_disabled_open_nothing_and_none_is_issued(
     off = await principals.set_principal(engine, EVE, "ann", NOBODY, 1)
     assert off.disabled_at is not None
     assert not await opens(engine, made.text)
+    assert await tokens.list_tokens(engine, EVE, "ann", None, 10, live=True) == []
+    with pytest.raises(Conflict, match="opens nothing any more"):
+        await tokens.rotate(engine, EVE, made.token.token_id, Rotation())
     with pytest.raises(NotFound, match="may have a token"):
         await issued(engine)
     with pytest.raises(InvalidRequest, match="no roles"):

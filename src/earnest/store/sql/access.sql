@@ -97,15 +97,18 @@ SELECT t.token_id, t.principal_id, p.roles, t.name, t.created_by, t.created_at, 
        t.revoked_at, t.used_on, t.replaces
 FROM token t JOIN principal p USING (scope_id, principal_id)
 WHERE t.scope_id = $1 AND ($2::text IS NULL OR t.principal_id = $2)
-  AND (NOT $3 OR (t.revoked_at IS NULL AND (t.expires_at IS NULL OR t.expires_at > clock())))
+  AND (NOT $3 OR (t.revoked_at IS NULL AND p.disabled_at IS NULL
+                  AND (t.expires_at IS NULL OR t.expires_at > clock())))
   AND ($4::timestamptz IS NULL OR (t.created_at, t.token_id) < ($4, $5))
 ORDER BY t.created_at DESC, t.token_id DESC LIMIT $6;
 
 -- name: lock_token
 -- $1 scope, $2 token; whether it opens something, and the span for which it was made.
-SELECT principal_id, name, expires_at - created_at AS lifetime,
-       revoked_at IS NULL AND (expires_at IS NULL OR expires_at > clock()) AS live
-FROM token WHERE scope_id = $1 AND token_id = $2 FOR UPDATE;
+SELECT t.principal_id, t.name, t.expires_at - t.created_at AS lifetime,
+       t.revoked_at IS NULL AND p.disabled_at IS NULL
+       AND (t.expires_at IS NULL OR t.expires_at > clock()) AS live
+FROM token t JOIN principal p USING (scope_id, principal_id)
+WHERE t.scope_id = $1 AND t.token_id = $2 FOR UPDATE OF t;
 
 -- name: find_token_by_key
 -- $1 scope, $2 who made it, $3 key.
