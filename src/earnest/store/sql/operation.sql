@@ -186,8 +186,9 @@ VALUES ($1, $2, $3, $4, $5, clock())
 ON CONFLICT (scope_id, finding_id) DO NOTHING;
 
 -- name: findings_of
+-- Those of sweeps as long as their difference is open.
 SELECT finding_id, operation_id, kind, detail, created_at FROM finding
-WHERE scope_id = $1 AND operation_id = $2 ORDER BY created_at;
+WHERE scope_id = $1 AND operation_id = $2 AND closed_at IS NULL ORDER BY created_at;
 
 -- name: list_unknown_operations
 -- The desk: longest in doubt first. $1 scope, $2 after this instant and $3 id (null: from the
