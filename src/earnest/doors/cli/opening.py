@@ -13,8 +13,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-import typer
-
 from earnest.domain.errors import InvalidRequest, NotFound
 from earnest.doors.cli import logs
 from earnest.doors.cli.answering import Answering
@@ -80,7 +78,7 @@ class Opening(Answering):
 
         async def work() -> T:
             async with self.parts.open(self.told) as opened:
-                return await act(Lobby(self.as_json, opened.engine, principal(), self.parts.shown))
+                return await act(Lobby(self.as_json, opened.engine, _principal(), self.parts.shown))
 
         return run_in_loop(work())
 
@@ -96,22 +94,7 @@ async def _desk(lobby: Lobby, scope: str | None, makes_scope: bool) -> AsyncIter
         await engine.bells.stop()
 
 
-def at_desk(
-    context: typer.Context,
-    told: Told,
-    scope: str | None,
-    act: Callable[[Desk], Awaitable[T]],
-    *,
-    makes_scope: bool = False,
-) -> T:
-    return Opening(False, context.obj, told, scope).at_desk(act, makes_scope=makes_scope)
-
-
-def at_engine(context: typer.Context, told: Told, act: Callable[[Engine], Awaitable[T]]) -> T:
-    return Opening(False, context.obj, told).in_lobby(lambda lobby: act(lobby.engine))
-
-
-def principal() -> str:
+def _principal() -> str:
     try:
         return f"cli:{getpass.getuser()}"[:100]
     except (OSError, KeyError):  # no such user, and no variable names one

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from earnest.doors.cli import runs, screen
-from earnest.doors.cli.opening import Desk, at_desk
-from earnest.doors.cli.options import DatabaseUrl, Home, Json, Limit, Scope, told
+from earnest.doors.cli.opening import Desk
+from earnest.doors.cli.options import Limit
 from earnest.doors.cli.runs import RunId
+from earnest.doors.cli.verbs import desk_command
 
 if TYPE_CHECKING:
     from earnest.domain.log_line import LogLine
@@ -18,41 +19,33 @@ if TYPE_CHECKING:
 def add_to(commands: typer.Typer) -> None:
     """Harmless when repeated: a program may be built several times."""
     if all(one.name != "logs" for one in commands.registered_commands):
-        commands.command("logs")(logs)
+        desk_command(commands, "logs")(logs)
 
 
-def logs(
-    context: typer.Context,
+async def logs(
+    desk: Desk,
     run: RunId,
     attempt: Annotated[
         int | None, typer.Option("--attempt", min=1, help="Only of this attempt.")
     ] = None,
     limit: Limit = 1000,
-    home: Home = None,
-    database_url: DatabaseUrl = None,
-    scope: Scope = None,
-    as_json: Json = False,
 ) -> None:
     """Print what the handler of a run wrote, oldest first. Lines are kept for some days."""
+    from earnest.store import logs as stored
+    from earnest.store.visible import Sight
 
-    async def act(desk: Desk) -> None:
-        from earnest.store import logs as stored
-        from earnest.store.visible import Sight
-
-        database = desk.engine.database
-        found = await runs.find(desk, run)
-        sight = Sight(desk.scope, found.run_id, None)
-        lines = await stored.visible(database, sight, (0, 0), attempt, limit)
-        left_out = await stored.left_out(database, desk.scope, found.run_id, attempt)
-        if as_json:
-            screen.print_json({"items": [_shown(line) for line in lines], "left_out": left_out})
-            return
-        for line in lines:
-            screen.write(_as_text(line) + "\n")
-        if left_out:
-            typer.echo(f"{left_out} more lines were not kept", err=True)
-
-    at_desk(context, told(home, database_url, None), scope, act)
+    database = desk.engine.database
+    found = await runs.find(desk, run)
+    sight = Sight(desk.scope, found.run_id, None)
+    lines = await stored.visible(database, sight, (0, 0), attempt, limit)
+    left_out = await stored.left_out(database, desk.scope, found.run_id, attempt)
+    if desk.as_json:
+        screen.print_json({"items": [_shown(line) for line in lines], "left_out": left_out})
+        return
+    for line in lines:
+        screen.write(_as_text(line) + "\n")
+    if left_out:
+        typer.echo(f"{left_out} more lines were not kept", err=True)
 
 
 def _shown(line: LogLine) -> dict[str, Any]:

@@ -12,12 +12,11 @@ from earnest.domain import ids
 from earnest.domain.sweep import DifferenceKind, DifferenceState, SweepState
 from earnest.doors.cli import screen
 from earnest.doors.cli.exits import ExitCode
-from earnest.doors.cli.opening import Desk, at_desk
-from earnest.doors.cli.options import Apps, DatabaseUrl, Home, Json, Limit, Scope, told
+from earnest.doors.cli.opening import Desk, Opening
+from earnest.doors.cli.options import Limit
+from earnest.doors.cli.verbs import desk_command, opening_command
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from earnest.domain.sweep import Difference, Sweep
 
 commands = typer.Typer(help="Sweeps: what providers did beside what is recorded.")
@@ -34,9 +33,9 @@ Effect = Annotated[str, typer.Argument(metavar="EFFECT", help="Its kind, such as
 OfEffect = Annotated[str | None, typer.Option("--effect", help="Only of this effect.")]
 
 
-@commands.command()
+@opening_command(commands, loads_apps=True)
 def run(
-    context: typer.Context,
+    opening: Opening,
     effect: Effect,
     since: Annotated[
         str | None,
@@ -47,12 +46,7 @@ def run(
             "complete sweep if not given.",
         ),
     ] = None,
-    app: Apps = None,
-    home: Home = None,
-    database_url: DatabaseUrl = None,
-    scope: Scope = None,
-    as_json: Json = False,
-) -> None:
+) -> ExitCode:
     """Compare what a provider lists with what is recorded, and show what differs. It is done here
     if the effect is known here (--app), else by a worker. Exit code 1 if anything that it found is
     open, or the list was incomplete."""
@@ -63,65 +57,42 @@ def run(
 
         asked = await requesting.request(desk.engine, desk.actor, effect, instant)
         done = await _make(desk, asked.sweep)
-        await _show(desk, done, as_json)
+        await _show(desk, done)
         counts = await requesting.open_counts(desk.engine, done)
         well = done.state is SweepState.COMPLETE and not any(counts.values())
         return ExitCode.OK if well else ExitCode.FAILED
 
-    raise typer.Exit(at_desk(context, told(home, database_url, app), scope, act))
+    return opening.at_desk(act)
 
 
-@commands.command("list")
-def list_sweeps(
-    context: typer.Context,
+@desk_command(commands, "list")
+async def list_sweeps(
+    desk: Desk,
     effect: OfEffect = None,
     state: Annotated[
         SweepState | None, typer.Option("--state", help="Only sweeps in this state.")
     ] = None,
     limit: Limit = 50,
-    home: Home = None,
-    database_url: DatabaseUrl = None,
-    scope: Scope = None,
-    as_json: Json = False,
 ) -> None:
     """List sweeps, the newest first."""
+    from earnest.engine.sweeping import requesting
 
-    async def act(desk: Desk) -> None:
-        from earnest.engine.sweeping import requesting
-
-        found = await requesting.list_sweeps(desk.engine, desk.actor, effect, state, None, limit)
-        if as_json:
-            screen.print_json({"items": [desk.shown.show_sweep(one) for one in found]})
-        else:
-            screen.print_table(_COLUMNS, [_row(one) for one in found])
-
-    at_desk(context, told(home, database_url, None), scope, act)
+    found = await requesting.list_sweeps(desk.engine, desk.actor, effect, state, None, limit)
+    desk.print_rows(_COLUMNS, found, _row, desk.shown.show_sweep)
 
 
-@commands.command()
-def show(
-    context: typer.Context,
-    sweep: SweepId,
-    limit: Limit = 50,
-    home: Home = None,
-    database_url: DatabaseUrl = None,
-    scope: Scope = None,
-    as_json: Json = False,
-) -> None:
+@desk_command(commands)
+async def show(desk: Desk, sweep: SweepId, limit: Limit = 50) -> None:
     """Show a sweep and what it found."""
+    from earnest.engine.sweeping import requesting
 
-    async def act(desk: Desk) -> None:
-        from earnest.engine.sweeping import requesting
-
-        found = await requesting.find_sweep(desk.engine, desk.actor, ids.read("sweep", sweep))
-        await _show(desk, found, as_json, limit)
-
-    at_desk(context, told(home, database_url, None), scope, act)
+    found = await requesting.find_sweep(desk.engine, desk.actor, ids.read("sweep", sweep))
+    await _show(desk, found, limit)
 
 
-@commands.command()
-def differences(
-    context: typer.Context,
+@desk_command(commands)
+async def differences(
+    desk: Desk,
     state: Annotated[
         DifferenceState | None, typer.Option("--state", help="Only differences in this state.")
     ] = DifferenceState.OPEN,
@@ -130,47 +101,28 @@ def differences(
         DifferenceKind | None, typer.Option("--kind", help="Only differences of this kind.")
     ] = None,
     limit: Limit = 50,
-    home: Home = None,
-    database_url: DatabaseUrl = None,
-    scope: Scope = None,
-    as_json: Json = False,
 ) -> None:
     """List what sweeps found and nobody has seen to yet, the oldest first."""
+    from earnest.engine.sweeping import requesting
+    from earnest.store.sweeps import DifferenceFilter
 
-    async def act(desk: Desk) -> None:
-        from earnest.engine.sweeping import requesting
-        from earnest.store.sweeps import DifferenceFilter
-
-        only = DifferenceFilter(state and state.value, effect, kind and kind.value)
-        found = await requesting.list_differences(desk.engine, desk.actor, only, None, limit)
-        _tell(desk, found, as_json)
-
-    at_desk(context, told(home, database_url, None), scope, act)
+    only = DifferenceFilter(state and state.value, effect, kind and kind.value)
+    found = await requesting.list_differences(desk.engine, desk.actor, only, None, limit)
+    desk.print_rows(_DIFFERENCES, found, _difference_row, desk.shown.show_difference)
 
 
-@commands.command()
-def close(
-    context: typer.Context,
+@desk_command(commands)
+async def close(
+    desk: Desk,
     difference: DifferenceId,
     note: Annotated[str, typer.Option("--note", help="What you found out or did about it.")],
-    home: Home = None,
-    database_url: DatabaseUrl = None,
-    scope: Scope = None,
-    as_json: Json = False,
 ) -> None:
     """Close a difference that was seen to. Sweeps do not report it any more."""
+    from earnest.engine.sweeping import requesting
 
-    async def act(desk: Desk) -> None:
-        from earnest.engine.sweeping import requesting
-
-        wanted = ids.read("diff", difference)
-        closed = await requesting.close(desk.engine, desk.actor, wanted, note)
-        if as_json:
-            screen.print_json(desk.shown.show_difference(closed))
-        else:
-            screen.print_table(_DIFFERENCES, [_difference_row(closed)])
-
-    at_desk(context, told(home, database_url, None), scope, act)
+    wanted = ids.read("diff", difference)
+    closed = await requesting.close(desk.engine, desk.actor, wanted, note)
+    desk.print_row(_DIFFERENCES, closed, _difference_row, desk.shown.show_difference)
 
 
 # ---- what the commands do ----------------------------------------------------------------------
@@ -207,13 +159,13 @@ def _progress(now: Sweep) -> str:
     return f"{now.effect}: {stage}, {now.counts.listed} listed{upto}"
 
 
-async def _show(desk: Desk, sweep: Sweep, as_json: bool, limit: int = 1000) -> None:
+async def _show(desk: Desk, sweep: Sweep, limit: int = 1000) -> None:
     from earnest.engine.sweeping import requesting
 
     counts = await requesting.open_counts(desk.engine, sweep)
     found = await requesting.differences_of(desk.engine, desk.actor, sweep, None, limit)
     detail = desk.shown.show_sweep_detail(sweep, counts)
-    if as_json:
+    if desk.as_json:
         items = [desk.shown.show_difference(one) for one in found]
         screen.print_json({**detail, "differences": items})
         return
@@ -222,13 +174,6 @@ async def _show(desk: Desk, sweep: Sweep, as_json: bool, limit: int = 1000) -> N
     screen.print_facts({"id": facts.pop("id"), "state": state, **facts, **detail["counts"]})
     if found:
         screen.say("")
-        screen.print_table(_DIFFERENCES, [_difference_row(one) for one in found])
-
-
-def _tell(desk: Desk, found: Sequence[Difference], as_json: bool) -> None:
-    if as_json:
-        screen.print_json({"items": [desk.shown.show_difference(one) for one in found]})
-    else:
         screen.print_table(_DIFFERENCES, [_difference_row(one) for one in found])
 
 
