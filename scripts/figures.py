@@ -118,6 +118,15 @@ MEASUREMENTS = (
         ("fan-out",),
     ),
     Measurement(
+        "fuzz",
+        "Requests that nobody thought of",
+        "schemathesis makes requests from the OpenAPI document, right and wrong ones, and follows "
+        "its links, at a server in a process of its own with a worker; by the tokens of seven "
+        "people of two scopes. Every answer is held against the document: status, media type, "
+        "headers, body.",
+        "tests.doors.fuzz.play",
+    ),
+    Measurement(
         "bench",
         "Speed",
         "Medians of three rounds in one run. What each figure is, `earnest bench` says beside it.",

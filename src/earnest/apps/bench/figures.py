@@ -35,7 +35,7 @@ FIGURES = (
     Figure("worker_peak_rss_mb", "MB", "the one worker's memory at its most"),
     Figure("import_s", "s", "importing App, Context, Effect and operation"),
     Figure("api_get_per_s", "/s", "GET /v1/runs/{id}, 8 connections", "plain_get_per_s"),
-    Figure("plain_get_per_s", "/s", "a FastAPI route that does nothing, on the same server"),
+    Figure("plain_get_per_s", "/s", "a Starlette route that does nothing, on the same server"),
     Figure("stream_fanout_ms", "ms", "from a signal to each of 1,000 readers of its run"),
 )
 

@@ -1,4 +1,4 @@
-"""A server like Earnest's own with one route that does nothing: what FastAPI costs by itself.
+"""A server like Earnest's own with one route that does nothing: what Starlette costs by itself.
 
 `python -m earnest.apps.bench.plain_server` serves on a free port and says where.
 """
@@ -7,18 +7,21 @@ from __future__ import annotations
 
 import json
 
-from fastapi import FastAPI
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
 
 from earnest.doors.api.serving import serve
 from earnest.doors.cli.loop import run_in_loop
 from earnest.doors.cli.stopping import stop_with_stdin
 
-app = FastAPI(openapi_url=None)
+
+async def nothing(request: Request) -> JSONResponse:
+    return JSONResponse({"ok": True})
 
 
-@app.get("/nothing")
-async def nothing() -> dict[str, bool]:
-    return {"ok": True}
+app = Starlette(routes=[Route("/nothing", nothing)])
 
 
 def main() -> None:

@@ -72,26 +72,26 @@ class Api:
     ready: Callable[[], Readiness]
 
 
-async def _visit(request: Request) -> Visit:
+async def visit_of(request: Request) -> Visit:
     api: Api = request.app.state.api
     sent = request.value if isinstance(request, JsonRequest) else None
-    actor, admit = _actor(request), request.state.admit
+    actor, admit = actor_of(request), request.state.admit
     return Visit(api.engine, actor, api.cursors, request.headers, sent, admit)
 
 
-Visiting = Annotated[Visit, Depends(_visit)]
+Visiting = Annotated[Visit, Depends(visit_of)]
 
 
 def admission(rule: Rule) -> Callable[[Request], Awaitable[None]]:
     """Lets pass whom the rule admits."""
 
     async def admit(request: Request) -> None:
-        rule.admit(_actor(request))
+        rule.admit(actor_of(request))
 
     return admit
 
 
-def _actor(request: Request) -> Actor:
+def actor_of(request: Request) -> Actor:
     """Whom the gate let in; nobody, if it did not look."""
     actor: Actor | None = getattr(request.state, "actor", None)
     if actor is None:
