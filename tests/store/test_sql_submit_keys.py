@@ -119,7 +119,7 @@ async def test_python_finds_the_run_that_sql_made(shop: SqlShop, sent: Any) -> N
     again = await submitting.submit(shop.engine, SCOPE, PRINCIPAL, request)
     assert (ids.show("run", again.run.run_id), again.replayed) == (by_sql, True)
     assert await submitting.submit_many(
-        shop.engine, SCOPE, PRINCIPAL, "order.ship", [{"order": 17}], ["order-17"]
+        shop.engine, SCOPE, PRINCIPAL, "order.ship", [sent], ["order-17"]
     ) == [again.run.run_id]
 
 
