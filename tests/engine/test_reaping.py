@@ -16,6 +16,7 @@ from earnest.engine.attempts import reaping
 from earnest.engine.attempts.reaping import ClockWatch
 from earnest.engine.process import instances
 from earnest.engine.process.instances import Instance, process_name, this_host
+from earnest.store.database import Database
 from earnest.testing.clock import START, ManualClock
 from tests.engine.bench import Bench
 from tests.engine.conftest import MakeBench
@@ -399,6 +400,17 @@ async def test_a_call_that_cannot_be_doubted_does_not_hold_up_the_others(
     assert "".join(tried) == "0123401"
 
 
+async def _live(database: Database, *those: Instance) -> None:
+    async with database.connection() as tx:
+        for instance in those:
+            await instance.enter(tx)
+
+
+async def _end(database: Database, *those: Instance) -> None:
+    for instance in those:
+        await instance.leave(database)
+
+
 async def test_processes_that_ended_are_forgotten_once_they_are_no_proof_for_anybody(
     make_bench: MakeBench, clock: ManualClock
 ) -> None:
@@ -416,15 +428,11 @@ async def test_processes_that_ended_are_forgotten_once_they_are_no_proof_for_any
     plain, late, alive = Instance(), Instance(), Instance()
     database = other.engine.database
     ended = [sender.engine.instance, holder.engine.instance, plain]
-    async with database.connection() as tx:
-        for instance in (*ended, alive):
-            await instance.enter(tx)
-    for instance in ended:
-        await instance.leave(database)
+    await _live(database, *ended, alive)
+    await _end(database, *ended)
     await clock.advance(seconds=instances.KEPT.total_seconds() + 1)
-    async with database.connection() as tx:
-        await late.enter(tx)
-    await late.leave(database)
+    await _live(database, late)
+    await _end(database, late)
 
     async def forget() -> int:
         return await database.promise("prune", lambda tx: instances.prune(tx, 50))

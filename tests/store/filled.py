@@ -41,7 +41,8 @@ SELECT scope_id, 't' || n, 'alice', '', at, 'bob', 'key-' || n, '' FROM made WHE
 
 INSERT INTO audit (scope_id, audit_id, principal_id, action, subject, detail, created_at)
 SELECT scope_id, run_id, (ARRAY['alice', 'bob'])[1 + n % 2],
-       (ARRAY['run.cancelled', 'run.retried', 'token.issued'])[1 + n % 3], 'run-' || n / 3, '{{}}', at
+       (ARRAY['run.cancelled', 'run.retried', 'token.issued'])[1 + n % 3], 'run-' || n / 3, '{{}}',
+       at
 FROM made;
 
 INSERT INTO run (scope_id, run_id, kind, lane, principal_id, idempotency_key, fingerprint, input,
@@ -197,8 +198,8 @@ INSERT INTO sweep_seen (scope_id, sweep_id, operation_id)
 SELECT scope_id, sweep_id, operation_id FROM sweep JOIN operation o USING (scope_id)
 WHERE sweep.state = 'running' AND o.state = 'submitted' LIMIT 10000;
 
-INSERT INTO sweep_difference (scope_id, difference_id, effect, kind, why, subject, happened_at, state,
-                              found_at, seen_at, ended_at)
+INSERT INTO sweep_difference (scope_id, difference_id, effect, kind, why, subject, happened_at,
+                              state, found_at, seen_at, ended_at)
 SELECT scope_id, run_id, 'bank.refund', 'effect_without_record', 'no_operation', 'r-' || n, at,
        CASE WHEN n % 9 = 0 THEN 'open' ELSE 'vanished' END, at, at,
        CASE WHEN n % 9 > 0 THEN at END
@@ -224,7 +225,8 @@ UPDATE execution SET status = 'succeeded', lease_until = NULL, finished_at = clo
 UPDATE operation SET state = 'submitted', submitted_at = clock(), unknown_since = NULL,
                      release_reason = NULL, lookup_due_at = NULL;
 UPDATE approval SET status = 'cancelled', decided_by = NULL, decided_at = NULL;
-UPDATE blob SET state = 'discarded', alive_until = NULL, discarded_at = clock() WHERE state = 'arriving';
+UPDATE blob SET state = 'discarded', alive_until = NULL, discarded_at = clock()
+WHERE state = 'arriving';
 DELETE FROM blob WHERE state = 'discarded';
 DELETE FROM artifact WHERE deleted_at IS NOT NULL;
 DELETE FROM outbox;
