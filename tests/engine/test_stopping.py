@@ -87,6 +87,36 @@ async def test_a_hurried_worker_hands_back_at_once_what_still_runs(
     assert await status_of(engine, run_id) is RunStatus.QUEUED
 
 
+async def test_a_worker_that_is_cancelled_hands_back_what_runs(
+    engine: Engine, started: asyncio.Event
+) -> None:
+    """P19: it costs no attempt."""
+    bench = Bench(engine, Worker(engine))
+    run_id = await bench.submit("endless")
+    working = asyncio.create_task(bench.worker.run())
+    await started.wait()
+    working.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await working
+    assert await bench.outcomes(run_id) == ["handed_back"]
+
+
+async def test_a_program_that_ends_without_stopping_its_worker_costs_no_attempt(
+    engine: Engine, started: asyncio.Event
+) -> None:
+    """P19: its event loop cancels the worker, its loops and its handlers at once."""
+    others = asyncio.all_tasks()
+    bench = Bench(engine, Worker(engine))
+    run_id = await bench.submit("endless")
+    working = asyncio.create_task(bench.worker.run())
+    await started.wait()
+    for task in asyncio.all_tasks() - others:
+        task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await working
+    assert await bench.outcomes(run_id) == ["handed_back"]
+
+
 async def test_a_hurried_worker_leaves_no_claim_behind_that_comes_too_late(
     engine: Engine, started: asyncio.Event
 ) -> None:

@@ -77,7 +77,8 @@ class Worker:
         )
 
     async def run(self) -> None:
-        """Works until `stop`; returns when everything is settled or handed back."""
+        """Works until `stop`; returns when everything is settled or handed back. If it is cancelled
+        instead, as by a program that ends, it hurries and hands back first."""
         await self.engine.bells.start()
         loops: list[asyncio.Task[None]] = []
         stop = asyncio.create_task(self._stop.wait())
@@ -102,6 +103,13 @@ class Worker:
             await self._drain()
             for error in broken:
                 raise error or RuntimeError("a loop of the worker ended")
+        except asyncio.CancelledError:
+            # At once: a handler may have been cancelled with it, and not know that it was a drain.
+            self._hand_back_all()
+            self.hurry()
+            await _end([stop, *loops])
+            await self._drain()
+            raise
         finally:
             await _end([stop, *loops])
             await self._leave()
@@ -168,12 +176,15 @@ class Worker:
         if self._attempts:
             log.info("worker.draining", running=len(self._attempts))
             await self._until_ended(self._attempts, self.engine.settings.drain)
-        for attempt in list(self._attempts.values()):
-            attempt.stop(Stop.DRAIN)
+        self._hand_back_all()
         await self._until_ended(self._attempts, None)
         if self._hurried.is_set() and self._attempts:
             await asyncio.wait(set(self._attempts), timeout=_HURRY.total_seconds())
         await self._until_ended(self._minder.questions, None)
+
+    def _hand_back_all(self) -> None:
+        for attempt in list(self._attempts.values()):
+            attempt.stop(Stop.DRAIN)
 
     async def _end_claiming(self) -> None:
         """A claim that was sent is waited for; by a hurried worker for a moment, and then it is
