@@ -41,6 +41,7 @@ from earnest.doors.api.cursors import Cursors
 from earnest.doors.api.gate import Gate
 from earnest.doors.api.openapi import make_openapi
 from earnest.doors.api.routes import require_rules
+from earnest.doors.api.straight import StraightWay, answer_straight
 from earnest.doors.api.streams import Streams, StreamSettings
 from earnest.doors.api.visit import Api
 from earnest.engine.inspection.readiness import Readiness
@@ -104,7 +105,11 @@ def build_api(
         noun.routes.add_to(app)
     require_rules(app)
     app.openapi = lambda: _openapi_once(app)  # type: ignore[method-assign]
-    app.add_middleware(Gate, doorkeeper=doorkeeper or Doorkeeper(engine))
+    doorkeeper = doorkeeper or Doorkeeper(engine)
+    app.add_middleware(Gate, doorkeeper=doorkeeper)
+    way = StraightWay(app.routes, app.build_middleware_stack())
+    way.gate = Gate(answer_straight, doorkeeper)
+    app.middleware_stack = way
     return app
 
 

@@ -116,12 +116,14 @@ class JsonRoute(APIRoute):
     rule: Rule | None = None
     codes: frozenset[str] = frozenset()
     frames: Frames | None = None
+    straight: Callable[[Request], Coroutine[Any, Any, Response]] | None = None
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
         said_once = SaidOnce(self.endpoint, (self.openapi_extra or {}).get("parameters", []))
         if _takes_only_the_path(self.endpoint):
-            return self._handle_at_once(said_once)
+            self.straight = self._handle_at_once(said_once)
+            return self.straight
 
         async def read_and_handle(request: Request) -> Response:
             said_once.require(request)

@@ -26,7 +26,8 @@ _UNKNOWN = "-"
 _POSITION = re.compile(r"(?:([0-9a-z]{1,16})-)?([0-9]{1,19})", re.ASCII)
 _GREATEST = 2**63 - 1
 
-POSITION_PATTERN = "^([0-9a-z]{1,16}-)?[0-9]{1,19}$"
+# What is promised to be a place; a few larger numbers are taken, too.
+POSITION_PATTERN = "^([0-9a-z]{1,16}-)?([0-9]{1,18}|[0-8][0-9]{18})$"
 
 
 @dataclass(frozen=True, slots=True)
