@@ -43,15 +43,17 @@ def show_run_snapshot(found: run.Run) -> shapes.RunSnapshot:
 
 
 def show_run_summary(found: run.Run) -> shapes.RunSummary:
+    run_id = ids.show("run", found.run_id)
+    is_first = found.lineage_id == found.run_id
     shown: shapes.RunSummary = {
-        "id": ids.show("run", found.run_id),
-        "run_id": ids.show("run", found.run_id),
+        "id": run_id,
+        "run_id": run_id,
         "kind": found.kind,
         "lane": found.lane,
         "status": found.status,
         "version": found.version,
         "revision": found.revision,
-        "lineage_id": ids.show("run", found.lineage_id),
+        "lineage_id": run_id if is_first else ids.show("run", found.lineage_id),
         "retry_of": _shown_run_id(found.retry_of),
         "conversation_id": found.conversation_id,
         "parent_run_id": _shown_run_id(found.parent_run_id),
