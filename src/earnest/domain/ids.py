@@ -106,7 +106,7 @@ def read(prefix: Prefix, text: str) -> uuid.UUID:
     try:
         parsed = TypeID.from_string(text)
         if parsed.prefix == prefix:
-            return uuid.UUID(str(parsed.uuid))
+            return uuid.UUID(int=parsed.uuid.int)
     except Exception as error:
         raise NotFound(f"no such {_NOUNS[prefix]}: {text[:80]!r}") from error
     raise NotFound(f"no such {_NOUNS[prefix]}: {text[:80]!r}")
