@@ -79,8 +79,13 @@ class Bench:
     async def cancel(self, run_id: uuid.UUID) -> Cancelled:
         return await cancelling.cancel(self.engine, SCOPE, run_id, MEMBER)
 
-    async def retry(self, run_id: uuid.UUID, key: str | None = None) -> Run:
-        return (await retrying.retry(self.engine, SCOPE, run_id, by=MEMBER, key=key)).run
+    async def retry(
+        self, run_id: uuid.UUID, key: str | None = None, *, repeat: bool = False
+    ) -> Run:
+        made = await retrying.retry(
+            self.engine, SCOPE, run_id, by=MEMBER, key=key, repeat_submitted=repeat
+        )
+        return made.run
 
     async def signal(self, run_id: uuid.UUID, name: str, payload: Any = None) -> int:
         return await signalling.signal(self.engine, SCOPE, run_id, name, payload, by=MEMBER)

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from earnest import App, Blocked, Context, Failed
+from earnest.domain import ids
 from earnest.domain.errors import Conflict, IdempotencyConflict, NotFound, UnderReview
 from earnest.domain.ids import new_id
 from earnest.engine.runs import retrying
@@ -132,6 +133,28 @@ async def test_a_run_with_a_doubt_is_not_retried_until_the_doubt_is_settled(
     assert len(refused.value.fields["operation_ids"]) == 1
     await bench.resolve(await bench.operation(run.run_id), "released")
     assert (await bench.retry(run.run_id)).revision == 2
+
+
+async def test_what_was_submitted_is_sent_again_only_when_that_is_asked_for(
+    make_bench: MakeBench, clock: ManualClock
+) -> None:
+    """P22; also for what an earlier revision than the one that is retried has submitted."""
+    provider = Provider()
+    bench = make_bench(shop(provider))
+    provider.drops(does=True)
+    run = await bench.done("buy", {"by": "hold"})
+    await bench.cancel(run.run_id)
+    operation = await bench.operation(run.run_id)
+    await bench.resolve(operation, "submitted", receipt={"id": "r-1"})
+    with pytest.raises(Conflict, match=r"was submitted .*repeat_submitted") as refused:
+        await bench.retry(run.run_id, "again")
+    assert refused.value.fields["operation_ids"] == [ids.show("op", operation.operation_id)]
+    second = await bench.retry(run.run_id, "again", repeat=True)
+    assert (await bench.retry(run.run_id, "again")).run_id == second.run_id
+    await bench.cancel(second.run_id)
+    with pytest.raises(Conflict, match="was submitted"):
+        await bench.retry(second.run_id)
+    assert (await bench.retry(second.run_id, repeat=True)).revision == 3
 
 
 async def test_a_kind_that_fails_on_doubt_may_be_retried_beside_it(

@@ -171,7 +171,9 @@ class Model(BothSides):
         def model(real: submitting.Submitted | None) -> tuple[uuid.UUID, bool]:
             return self.reference.retry(_id(real), old, by, key)
 
-        verb = retrying.retry(self.worker(0).engine, self.scope, old.run_id, by=by, key=key)
+        verb = retrying.retry(
+            self.worker(0).engine, self.scope, old.run_id, by=by, key=key, repeat_submitted=True
+        )
         real, expected = self.both(verb, model, loss)
         if real is not None:
             # After a lost reply the retry that was stored may be found by its key.

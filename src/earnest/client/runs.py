@@ -145,10 +145,15 @@ class RunCalls:
         path = path_of("runs", run_id, "cancel")
         return await self._caller.write(Cancelled, path, headers=keyed(None))
 
-    async def retry(self, run_id: str, *, key: str | None = None) -> Run:
-        """Retries a run that ended badly: a new run of the same lineage. Raises `Conflict`."""
+    async def retry(
+        self, run_id: str, *, key: str | None = None, repeat_submitted: bool = False
+    ) -> Run:
+        """Retries a run that ended badly: a new run of the same lineage. Raises `Conflict`; also
+        where something was submitted before and might be sent again, unless `repeat_submitted`.
+        """
         path = path_of("runs", run_id, "retry")
-        return await self._caller.write(Run, path, headers=keyed(key))
+        body = {"repeat_submitted": True} if repeat_submitted else None
+        return await self._caller.write(Run, path, body, headers=keyed(key))
 
     async def signal(
         self, run_id: str, name: str, payload: Any = None, *, key: str | None = None

@@ -181,9 +181,12 @@ class SyncClient:
         """Cancels a run, and tells what came of it: `cancelled`, `requested` or `too_late`."""
         return self._there.call(lambda client: client.cancel(run_id))
 
-    def retry(self, run_id: str, *, key: str | None = None) -> Run:
-        """Retries a run that ended badly: a new run of the same lineage. Raises `Conflict`."""
-        return self._there.call(lambda client: client.retry(run_id, key=key))
+    def retry(self, run_id: str, *, key: str | None = None, repeat_submitted: bool = False) -> Run:
+        """Retries a run that ended badly: a new run of the same lineage. Raises `Conflict`; also
+        where something was submitted before and might be sent again, unless `repeat_submitted`."""
+        return self._there.call(
+            lambda client: client.retry(run_id, key=key, repeat_submitted=repeat_submitted)
+        )
 
     def signal(
         self, run_id: str, name: str, payload: Any = None, *, key: str | None = None

@@ -156,6 +156,34 @@ async def test_a_run_whose_operation_is_in_doubt_is_not_retried(outside: Outside
     assert (await outside.get(f"/v1/operations/{operation_id}")).json()["state"] == "unknown"
 
 
+async def test_what_was_submitted_is_not_sent_again_unless_the_caller_insists(
+    outside: Outside,
+) -> None:
+    """P22: a member who retries without a thought does not pay twice."""
+    run = await outside.submit("shop.refund", ORDER)
+    await outside.drain()
+    await _cancel(outside, run)
+    (operation,) = (await outside.get(f"/v1/runs/{run['id']}/operations")).json()["items"]
+    verdict = {"outcome": "submitted", "receipt": {"id": "r-1"}, "evidence": "the statement"}
+    settled = await outside.post(
+        f"/v1/operations/{operation['id']}/resolution",
+        "operator",
+        json=verdict,
+        headers={"If-Match": f'"{operation["version"]}"'},
+    )
+    assert settled.status_code == 200, settled.text
+    path = f"/v1/runs/{run['id']}/retry"
+    bodies: list[dict[str, Any]] = [{}, {"json": {}}, {"json": {"repeat_submitted": False}}]
+    for body in bodies:
+        told = (await outside.post(path, **body)).json()
+        assert (told["status"], told["code"]) == (409, "conflict")
+        assert told["operation_ids"] == [operation["id"]]
+        assert '"repeat_submitted": true' in told["detail"]
+    assert (await outside.post(path, json={"repeat_submitted": "yes"})).status_code == 400
+    insisted = await outside.post(path, json={"repeat_submitted": True})
+    assert (insisted.status_code, insisted.json()["revision"]) == (202, 2)
+
+
 # ---- signals -----------------------------------------------------------------------------------
 
 

@@ -139,6 +139,12 @@ class SignalBody(Strict):
     payload: Any = None
 
 
+class RetryBody(Strict):
+    """Whether the new revision may send again what was submitted before it."""
+
+    repeat_submitted: Annotated[bool, Field(strict=True)] = False
+
+
 class ResolutionBody(Strict):
     """What a person established: `submitted` (it happened; with the receipt) or `released` (it did
     not), and how that is known."""

@@ -13,7 +13,13 @@ from earnest.doors.api import headers, shapes
 from earnest.doors.api.cursors import read_id
 from earnest.doors.api.json_bodies import json_answer
 from earnest.doors.api.listings import Listing
-from earnest.doors.api.parameters import RunsQuery, SignalBody, SubmitBody, read_labels
+from earnest.doors.api.parameters import (
+    RetryBody,
+    RunsQuery,
+    SignalBody,
+    SubmitBody,
+    read_labels,
+)
 from earnest.doors.api.routes import (
     KEY_NEEDED,
     KEY_TAKEN,
@@ -147,19 +153,29 @@ async def cancel_run(visit: Visiting, run_id: str) -> Response:
     "/v1/runs/{run_id}/retry",
     _SUBMITTED,
     roles=MINE_OR_SCOPES,
-    problems=(400, 409),
+    problems=(400, 409, 413, 415),
     takes=(KEY_TAKEN,),
 )
-async def retry_run(visit: Visiting, run_id: str) -> Response:
+async def retry_run(visit: Visiting, run_id: str, body: RetryBody | None = None) -> Response:
     """Retry a run that ended badly: a new run of the same lineage, its next revision.
 
-    Refused while a run of the lineage is active or one of its operations is in doubt.
+    Refused while a run of the lineage is active or one of its operations is in doubt. A new
+    revision sends its own operations: where one of the lineage, or of the runs that it asked for,
+    was submitted, 409 `conflict` names it in `operation_ids`, and `{"repeat_submitted": true}`
+    insists.
     """
     key = headers.idempotency_key(visit.headers)
     run = await visit.run(run_id)
-    return _submitted(
-        await retrying.retry(visit.engine, run.scope_id, run.run_id, by=visit.actor, key=key)
+    repeat = body is not None and body.repeat_submitted
+    new = await retrying.retry(
+        visit.engine,
+        run.scope_id,
+        run.run_id,
+        by=visit.actor,
+        key=key,
+        repeat_submitted=repeat,
     )
+    return _submitted(new)
 
 
 @routes.post(

@@ -133,6 +133,10 @@ FIELDS: dict[str, tuple[str, Any]] = {
     "Delivery.type": ("What the message is about.", "run.succeeded"),
     "Reference.type": ("What it is: `run`, `operation`, `approval` …", "operation"),
     "payload": ("What there is to say about it; at most 16 KiB.", {"attempt": 1}),
+    "RetryBody.repeat_submitted": (
+        "True: also where an operation of the lineage was submitted, and may be sent again.",
+        False,
+    ),
     "SignalBody.payload": ("What `wait_signal` returns.", {"paid": True}),
     "final": ("There, and true, when the run ended with it.", True),
     "sequence": ("Its number within the run's text; it goes on across attempts.", 1),

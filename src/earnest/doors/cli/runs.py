@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from earnest.domain.operation import Operation
     from earnest.domain.run import Attempt, Run
     from earnest.store.runs import RunFilter
-    from earnest.store.standings import Submitted
 
 _LISTED = 100
 
@@ -142,9 +141,9 @@ async def retry(
     from earnest.engine.runs import retrying
 
     old = ids.read("run", run)
-    if not yes:
-        await _refuse_to_send_again(desk, await find(desk, run))
-    new = await retrying.retry(desk.engine, desk.scope, old, by=desk.principal, key=key)
+    new = await retrying.retry(
+        desk.engine, desk.scope, old, by=desk.principal, key=key, repeat_submitted=yes
+    )
     return await _tell_new(desk, new.run, f" (revision {new.run.revision})", follow)
 
 
@@ -274,27 +273,6 @@ async def _require_known(desk: Desk, kind: str) -> None:
             f"no run kind {kind[:80]!r} is known, and no app was named with --app or EARNEST_APP; "
             f"announced in this database are: {', '.join(announced[:_LISTED]) or 'none'}"
         )
-
-
-async def _refuse_to_send_again(desk: Desk, old: Run) -> None:
-    from earnest.engine.inspection.reasons import LISTED, in_one_line
-    from earnest.store import histories, standings
-
-    if not old.final or old.status is RunStatus.SUCCEEDED:
-        return  # the retry itself is refused, and says why
-    found = await histories.in_snapshot(
-        desk.engine.database,
-        lambda tx: standings.submitted(tx, desk.scope, old.lineage_id, LISTED),
-    )
-    if found:
-        raise InvalidRequest(
-            f"{in_one_line(found)} submitted ({', '.join(_shown_operations(found))}); "
-            "a new revision sends again what it asks for: add --yes to do that"
-        )
-
-
-def _shown_operations(found: Sequence[Submitted]) -> list[str]:
-    return [ids.show("op", one.operation_id) for one in found]
 
 
 async def _tell_new(desk: Desk, run: Run, note: str, follow: bool) -> ExitCode:

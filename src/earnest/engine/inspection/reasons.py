@@ -24,6 +24,7 @@ from earnest.engine.inspection.doubts import (
     reference,
     settlers,
 )
+from earnest.engine.runs.retrying import in_one_line
 from earnest.store.database import Record
 from earnest.store.standings import Submitted, WorkerRow
 
@@ -353,13 +354,6 @@ def _ways_out(doubts: Sequence[Operation]) -> Iterator[Mover]:
             yield from settlers(one)
         else:
             yield Mover(MoverBy.PROVIDER)
-
-
-def in_one_line(submitted: Sequence[Submitted]) -> str:
-    """Which operations they are, with their verb."""
-    named = ", ".join(f"{one.name!r} ({one.kind})" for one in submitted)
-    more = " and perhaps more" if len(submitted) >= LISTED else ""
-    return f"operation {named} was" if len(submitted) == 1 else f"operations {named}{more} were"
 
 
 # ---- shared parts --------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ lineage are judged under the lock of its first run and of its newest.
 from __future__ import annotations
 
 import uuid
+from collections.abc import Sequence
 
 from earnest.domain import canonical, ids
 from earnest.domain.errors import Conflict, IdempotencyConflict, NotFound, UnderReview
@@ -16,17 +17,29 @@ from earnest.engine.process.actors import By, acting, name_of
 from earnest.engine.process.doorbells import WORK
 from earnest.engine.process.engine import Engine
 from earnest.engine.runs.submitting import Submitted
-from earnest.store import executions, operations, runs
+from earnest.store import executions, operations, runs, standings
 from earnest.store.database import Tx
+
+NAMED = 20
+"""How many operations are named that were submitted."""
 
 
 async def retry(
-    engine: Engine, scope_id: str, run_id: uuid.UUID, *, by: By, key: str | None = None
+    engine: Engine,
+    scope_id: str,
+    run_id: uuid.UUID,
+    *,
+    by: By,
+    key: str | None = None,
+    repeat_submitted: bool = False,
 ) -> Submitted:
     """A person's retry: a new run of the same lineage, revision + 1 (P22). It belongs to whoever
     asked for the old one, so that an operator who retries takes it away from nobody. Finished
-    history does not change. Who retried is kept in the audit. Raises `NotFound`, `Conflict` while
-    one of the lineage is active or succeeded, and `UnderReview` while one of its operations is in
+    history does not change. Who retried is kept in the audit.
+
+    A new revision sends its own operations: where something was submitted for the lineage before,
+    that is refused unless `repeat_submitted`. Raises `NotFound`, `Conflict` for that and while one
+    of the lineage is active or succeeded, and `UnderReview` while one of its operations is in
     doubt."""
     attempted = ids.new_id()
 
@@ -42,16 +55,16 @@ async def retry(
         if replay is not None:
             return replay
         revision = await _next_revision(tx, old)
+        if not repeat_submitted:
+            await _require_nothing_submitted(tx, old)
         new = _again(engine, old, attempted, stored_key, fingerprint)
         lineage = runs.Lineage(old.lineage_id, revision, old.run_id)
-        fails = _fails_on_doubt(engine, old.kind)
-        run = await runs.insert(tx, new, lineage, fails_on_doubt=fails)
+        run = await runs.insert(tx, new, lineage, fails_on_doubt=_fails_on_doubt(engine, old.kind))
         if run is None:
             await _replayed(tx, old, stored_key, fingerprint)
             raise Conflict("this run was just retried by somebody else; read its lineage")
         told = {"new_run_id": ids.show("run", run.run_id), "revision": revision}
-        subject = ids.show("run", run_id)
-        await auditing.keep(tx, acting(scope_id, by), "run.retried", subject, told)
+        await auditing.keep(tx, acting(scope_id, by), "run.retried", ids.show("run", run_id), told)
         return Submitted(run, replayed=False)
 
     async def reread(tx: Tx) -> Submitted | None:
@@ -105,6 +118,24 @@ async def _next_revision(tx: Tx, old: Run) -> int:
             fields={"operation_ids": unknown},
         )
     return revision + 1
+
+
+async def _require_nothing_submitted(tx: Tx, old: Run) -> None:
+    found = await standings.submitted(tx, old.scope_id, old.lineage_id, NAMED)
+    if found:
+        shown = [ids.show("op", one.operation_id) for one in found]
+        raise Conflict(
+            f"{in_one_line(found)} submitted ({', '.join(shown)}); a new revision sends again what "
+            'it asks for: to do that send {"repeat_submitted": true}, or to the command add --yes',
+            fields={"operation_ids": shown},
+        )
+
+
+def in_one_line(submitted: Sequence[standings.Submitted]) -> str:
+    """Which operations they are, with their verb."""
+    named = ", ".join(f"{one.name!r} ({one.kind})" for one in submitted)
+    more = " and perhaps more" if len(submitted) >= NAMED else ""
+    return f"operation {named} was" if len(submitted) == 1 else f"operations {named}{more} were"
 
 
 def _again(
