@@ -11,7 +11,7 @@ import httpx2
 import pytest
 
 from earnest import Client, EarnestError
-from earnest.client.errors import UnexpectedAnswer, Unreachable
+from earnest.client.errors import OutcomeUnknown, UnexpectedAnswer, Unreachable
 from earnest.client.patience import retry_after
 from earnest.domain import errors
 
@@ -136,6 +136,76 @@ async def test_who_is_never_reached_is_told_the_key_to_try_again_with() -> None:
     assert told.value.fields["key"] == server.asked[0].headers["idempotency-key"].strip('"')
     assert len(server.asked) >= 2
     assert "server.test" in told.value.detail
+
+
+UNKNOWN: list[Answer] = [
+    httpx2.Response(502, text="<html>"),
+    httpx2.Response(504),
+    problem(503, "busy"),
+    problem(500, "internal_error"),
+    httpx2.Response(404, text="nginx"),
+    httpx2.Response(200, text="<html>"),
+    httpx2.ReadError("reset"),
+]
+
+
+@pytest.mark.parametrize("told_last", UNKNOWN, ids=repr)
+async def test_what_may_have_been_done_is_never_told_as_a_refusal(told_last: Answer) -> None:
+    """P1: whoever is told "refused" asks anew, and two would be made of one."""
+    server = Server(told_last)
+    async with server.client(patience=0.1) as client:
+        for change in (
+            client.submit("k", key='of "mine"'),
+            client.signal("run_1", "go", key='of "mine"'),
+            client.retry("run_1", key='of "mine"'),
+            client.upload(b"bytes", key='of "mine"'),
+            client.upload(iter([b"bytes"]), key='of "mine"'),
+        ):
+            with pytest.raises(OutcomeUnknown) as told:
+                await change
+            assert told.value.fields["key"] == 'of "mine"'
+
+
+LOST: list[Answer] = [httpx2.Response(504), httpx2.ReadError("reset"), problem(503, "busy")]
+SAID_FIRST = [(401, "unauthenticated"), (403, "forbidden"), (429, "backlog_full")]
+
+
+@pytest.mark.parametrize("lost", LOST, ids=repr)
+@pytest.mark.parametrize(("status", "code"), SAID_FIRST)
+async def test_what_is_said_before_a_request_is_looked_at_tells_nothing_of_an_earlier_try(
+    lost: Answer, status: int, code: str
+) -> None:
+    async with Server(lost, problem(status, code)).client(patience=0.8) as client:
+        with pytest.raises(OutcomeUnknown, match=code) as told:
+            await client.submit("k")
+    assert (told.value.request_id, "key" in told.value.fields) == ("r-1", True)
+
+
+@pytest.mark.parametrize("never", [httpx2.ConnectError("refused"), problem(429, "backlog_full")])
+async def test_a_refusal_is_one_where_no_earlier_try_can_have_been_taken(never: Answer) -> None:
+    async with Server(never, problem(403, "forbidden")).client() as client:
+        with pytest.raises(errors.Forbidden):
+            await client.submit("k")
+
+
+async def test_a_definite_answer_to_a_later_try_is_believed() -> None:
+    lost = httpx2.Response(504)
+    async with Server(lost, problem(409, "idempotency_conflict")).client() as client:
+        with pytest.raises(errors.IdempotencyConflict):
+            await client.submit("k")
+
+
+async def test_a_read_is_told_what_was_said() -> None:
+    async with Server(problem(503, "busy")).client(patience=0) as client:
+        with pytest.raises(errors.Busy):
+            await client.get("run_1")
+
+
+@pytest.mark.parametrize("scheme", ["http", "ftp"])
+def test_an_address_with_a_password_is_refused_without_telling_it(scheme: str) -> None:
+    with pytest.raises(errors.InvalidRequest, match=r"server\.test") as told:
+        Client(f"{scheme}://ann:hush@server.test/at?token=hush#hush", "ern_x")
+    assert "hush" not in str(told.value)
 
 
 async def test_an_answer_of_something_else_is_told_as_that() -> None:

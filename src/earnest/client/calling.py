@@ -3,14 +3,21 @@
 A try that broke, was turned away (429, 503) or lost on the way (502, 504) is followed by another
 one, the same to the letter, while patience lasts. That is safe since every request of this client
 is: it reads, or carries a key, or says what it says about one version. A refusal is raised at once.
+
+A request that changes something is refused only by an answer that proves that nothing was done.
+Something in between may have passed it on before it answered 502 or 504, and the server's own 5xx
+may come after a commit. Once a try has ended so, what is said before a request is looked at (who
+are you? too many) does not tell of that try either: then the outcome is unknown.
 """
 
 from __future__ import annotations
 
 import asyncio
+import re
 import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from datetime import datetime
 from importlib.metadata import version
 from typing import Any, TypeVar
@@ -19,7 +26,7 @@ from urllib.parse import quote
 import httpx2
 import msgspec
 
-from earnest.client.errors import UnexpectedAnswer, Unreachable
+from earnest.client.errors import OutcomeUnknown, UnexpectedAnswer, Unreachable
 from earnest.client.patience import Patience, retry_after
 from earnest.client.problems import error_of
 from earnest.domain.errors import EarnestError, InvalidRequest
@@ -31,6 +38,9 @@ Query = Mapping[str, Any]
 Send = Callable[[], Awaitable[httpx2.Response]]
 
 AGAIN = frozenset({429, 502, 503, 504})
+_SAID_FIRST = frozenset({401, 403, 429})
+"""Said before a key is looked for: it tells nothing of an earlier try."""
+_NEVER_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
 PATIENCE = 60.0
 """Seconds."""
 SILENCE = 30.0
@@ -40,6 +50,7 @@ CONNECTING = 10.0
 
 _PAGE = 100
 _MAX_KEY = 255
+_KEY = "Idempotency-Key"
 
 
 class Caller:
@@ -87,7 +98,8 @@ class Caller:
         content = b""
         if body is not None:
             content, told["Content-Type"] = encoded(body), "application/json"
-        return decoded(await self.ask(method, path, headers=told, content=content), type)
+        answer = await self.ask(method, path, headers=told, content=content)
+        return Changes(told).decoded(answer, type)
 
     async def pages(
         self, type: type[T], path: str, query: Query | None = None
@@ -111,8 +123,8 @@ class Caller:
         headers: Mapping[str, str] | None = None,
         content: bytes = b"",
     ) -> httpx2.Response:
-        """The answer, when all is well. Raises what was refused; `Unreachable` or what the server
-        said last when patience ends."""
+        """The answer, when all is well. Raises what was refused. When patience ends: `Unreachable`
+        or what the server said last; `OutcomeUnknown` for a change that may have been made."""
         patience = Patience(self.patience)
 
         async def send() -> httpx2.Response:
@@ -120,10 +132,13 @@ class Caller:
                 request = self.request(method, path, query, headers, content)
                 return await self._http.send(request)
 
-        return await self.try_until(patience, send)
+        return await self.try_until(patience, send, None if method == "GET" else Changes(headers))
 
-    async def try_until(self, patience: Patience, send: Send) -> httpx2.Response:
-        """Sends until there is a definite answer, or patience ends."""
+    async def try_until(
+        self, patience: Patience, send: Send, changes: Changes | None
+    ) -> httpx2.Response:
+        """Sends until there is a definite answer, or patience ends. `changes`: what is sent changes
+        something."""
         while True:
             at_least = 0.0
             failure: EarnestError
@@ -131,10 +146,14 @@ class Caller:
                 answer = await send()
             except (httpx2.TransportError, TimeoutError) as error:
                 failure = self.unreachable(error)
+                if changes is not None:
+                    failure = changes.after_a_break(failure, error)
             else:
                 if answer.is_success:
                     return answer
                 failure = error_of(answer)
+                if changes is not None:
+                    failure = changes.after_an_answer(failure, answer.status_code)
                 if answer.status_code not in AGAIN:
                     raise failure
                 at_least = retry_after(answer.headers.get("retry-after"))
@@ -194,6 +213,44 @@ class Caller:
         return failure
 
 
+@dataclass
+class Changes:
+    """A request that changes something, over all its tries. `lost`: one of them may have been
+    taken. Makes of a failure what may be said of the request."""
+
+    headers: Mapping[str, str] | None
+    lost: bool = field(default=False, init=False)
+
+    def after_a_break(self, failure: EarnestError, error: Exception) -> EarnestError:
+        self.lost = self.lost or not isinstance(error, _NEVER_SENT)
+        return self._named(failure)
+
+    def after_an_answer(self, failure: EarnestError, status: int) -> EarnestError:
+        self.lost = self.lost or status >= 500
+        if isinstance(failure, OutcomeUnknown):
+            return self._named(failure)
+        if status < 500 and not (self.lost and status in _SAID_FIRST):
+            return failure
+        told = f"it is not known what came of it; told last: {failure.code}: {failure.detail}"
+        unknown = OutcomeUnknown(told, fields=dict(failure.fields))
+        unknown.__cause__, unknown.request_id = failure, failure.request_id
+        return self._named(unknown)
+
+    def decoded(self, answer: httpx2.Response, type: type[T]) -> T:
+        """Raises `UnexpectedAnswer`."""
+        try:
+            return decoded(answer, type)
+        except UnexpectedAnswer as error:
+            self._named(error)
+            raise
+
+    def _named(self, failure: EarnestError) -> EarnestError:
+        quoted = (self.headers or {}).get(_KEY)
+        if quoted is not None:
+            failure.fields["key"] = re.sub(r"\\(.)", r"\1", quoted[1:-1])
+        return failure
+
+
 class _Page(msgspec.Struct):
     items: list[msgspec.Raw]
     next_cursor: str | None = None
@@ -211,7 +268,7 @@ def keyed(key: str | None) -> dict[str, str]:
         key = secrets.token_urlsafe(24)
     if not (0 < len(key) <= _MAX_KEY and key.isascii() and key.isprintable()):
         raise InvalidRequest(f"a key has 1 to {_MAX_KEY} printable characters of ASCII")
-    return {"Idempotency-Key": '"' + key.replace("\\", "\\\\").replace('"', '\\"') + '"'}
+    return {_KEY: '"' + key.replace("\\", "\\\\").replace('"', '\\"') + '"'}
 
 
 def decoded(answer: httpx2.Response, type: type[T]) -> T:
@@ -258,5 +315,14 @@ def checked_url(url: str) -> str:
         parsed = httpx2.URL()
     more = parsed.query or parsed.fragment or parsed.userinfo
     if parsed.scheme not in ("http", "https") or not parsed.host or more:
-        raise InvalidRequest(f"{url!r} is no address of an API: use one like http://localhost:8321")
+        raise InvalidRequest(
+            f"{_without_secrets(parsed)} is no address of an API: use one like "
+            "http://localhost:8321, without a password and without a query"
+        )
     return str(parsed).rstrip("/")
+
+
+def _without_secrets(url: httpx2.URL) -> str:
+    """As much of an address as may be told: a password or a token may stand in the rest."""
+    shown = f"{url.scheme}://{url.host}{url.path}" if url.host else ""
+    return repr(shown) if shown else "this"

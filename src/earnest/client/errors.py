@@ -10,16 +10,24 @@ from earnest.domain.errors import EarnestError
 from earnest.domain.run import RunStatus
 
 
-class Unreachable(EarnestError):
-    """There was no answer in time; whether the request was taken is not known."""
+class OutcomeUnknown(EarnestError):
+    """Neither done nor refused, as far as is known: no answer proves what came of the request.
+    `fields["key"]` is the key to send it again with; its cause is what was told last. Whatever else
+    a call that changes something raises is a refusal, and nothing was done."""
 
-    code, status = "unreachable", 503
+    code, status = "outcome_unknown", 503
 
 
-class UnexpectedAnswer(EarnestError):
+class Unreachable(OutcomeUnknown):
+    """There was no answer in time."""
+
+    code = "unreachable"
+
+
+class UnexpectedAnswer(OutcomeUnknown):
     """The answer is none that Earnest gives."""
 
-    code = "unexpected_answer"
+    code, status = "unexpected_answer", 500
 
 
 class DownloadDamaged(EarnestError):

@@ -12,7 +12,7 @@ from typing import BinaryIO
 
 import httpx2
 
-from earnest.client.calling import AGAIN, Caller, Content, Query, decoded, keyed, path_of
+from earnest.client.calling import AGAIN, Caller, Changes, Content, Query, keyed, path_of
 from earnest.client.errors import DownloadDamaged, Unreachable
 from earnest.client.patience import Patience
 from earnest.client.problems import error_of
@@ -43,8 +43,8 @@ class FileCalls:
         """Stores a file: bytes, the file at a path, or what an iterator gives, sent as it comes.
 
         The server checks the hash of bytes and of a file at a path, and they are sent again where
-        a try broke. What an iterator gives can be sent once: `Unreachable` says that it may or may
-        not have been stored. `expires_in` is a span such as `12h`. Raises `QuotaExceeded`,
+        a try broke. What an iterator gives can be sent once: `OutcomeUnknown` says that it may or
+        may not have been stored. `expires_in` is a span such as `12h`. Raises `QuotaExceeded`,
         `PayloadTooLarge`.
         """
         if isinstance(source, Path) and name is None:
@@ -56,7 +56,7 @@ class FileCalls:
             answer = await self._send_whole(source, query, headers)
         else:
             answer = await self._send_once(source, query, headers)
-        return decoded(answer, Artifact)
+        return Changes(headers).decoded(answer, Artifact)
 
     async def artifact(self, artifact_id: str) -> Artifact:
         """What an artifact is. Raises `NotFound`."""
@@ -104,7 +104,8 @@ class FileCalls:
             content = source if isinstance(source, bytes) else _read_file(source)
             return await self._caller.send(self._request(query, headers, content))
 
-        return await self._caller.try_until(Patience(self._caller.patience, begun=False), send)
+        patience = Patience(self._caller.patience, begun=False)
+        return await self._caller.try_until(patience, send, Changes(headers))
 
     async def _send_once(
         self,
@@ -112,13 +113,13 @@ class FileCalls:
         query: Query,
         headers: dict[str, str],
     ) -> httpx2.Response:
-        request = self._request(query, headers, _pieces_of(source))
+        request, changes = self._request(query, headers, _pieces_of(source)), Changes(headers)
         try:
             answer = await self._caller.send(request)
         except httpx2.TransportError as error:
-            raise self._caller.unreachable(error) from error
+            raise changes.after_a_break(self._caller.unreachable(error), error) from error
         if not answer.is_success:
-            raise error_of(answer)
+            raise changes.after_an_answer(error_of(answer), answer.status_code)
         return answer
 
     def _request(self, query: Query, headers: dict[str, str], content: Content) -> httpx2.Request:

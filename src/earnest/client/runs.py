@@ -51,8 +51,9 @@ class RunCalls:
     ) -> Run:
         """Submits a run; the same key and request give the same run, however often they are sent.
 
-        Without a key one is made, and is the same for all tries. When it raises `Unreachable`, it
-        is not known whether the run was taken: its field `key` is the one to submit it with again.
+        Without a key one is made, and is the same for all tries. When it raises `OutcomeUnknown`,
+        it is not known whether the run was taken: its field `key` is the one to submit it with
+        again. Everything else that is raised is a refusal.
         `IdempotencyConflict`: the key was used for another request.
         """
         body = {
@@ -67,12 +68,7 @@ class RunCalls:
         }
         # What is not said is not sent: a key is compared by what was.
         sent = {name: value for name, value in body.items() if value is not None}
-        headers = keyed(key)
-        try:
-            return await self._caller.write(Run, path_of("runs"), sent, headers=headers)
-        except Unreachable as error:
-            error.fields["key"] = key or headers["Idempotency-Key"].strip('"')
-            raise
+        return await self._caller.write(Run, path_of("runs"), sent, headers=keyed(key))
 
     async def get(self, run_id: str) -> Run:
         """The run as it stands. Raises `NotFound`."""

@@ -97,8 +97,9 @@ class SyncClient:
     ) -> Run:
         """Submits a run; the same key and request give the same run, however often they are sent.
 
-        Without a key one is made, and is the same for all tries. When it raises `Unreachable`, it
-        is not known whether the run was taken: its field `key` is the one to submit it with again.
+        Without a key one is made, and is the same for all tries. When it raises `OutcomeUnknown`,
+        it is not known whether the run was taken: its field `key` is the one to submit it with
+        again. Everything else that is raised is a refusal.
         `IdempotencyConflict`: the key was used for another request.
         """
         return self._there.call(
@@ -268,8 +269,8 @@ class SyncClient:
         """Stores a file: bytes, the file at a path, or what an iterator gives, sent as it comes.
 
         The server checks the hash of bytes and of a file at a path, and they are sent again where
-        a try broke. What an iterator gives can be sent once: `Unreachable` says that it may or may
-        not have been stored. `expires_in` is a span such as `12h`. Raises `QuotaExceeded`,
+        a try broke. What an iterator gives can be sent once: `OutcomeUnknown` says that it may or
+        may not have been stored. `expires_in` is a span such as `12h`. Raises `QuotaExceeded`,
         `PayloadTooLarge`.
         """
         return self._there.call(
