@@ -6,7 +6,7 @@ import asyncio
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -481,6 +481,44 @@ async def test_a_missing_one_stays_missing_while_the_provider_cannot_tell(at_ban
     at.bank.cannot_be_asked = True
     await at.complete()
     assert len(await at.found()) == 1
+
+
+async def test_a_sweep_ends_though_the_provider_goes_on(at_bank: Any) -> None:
+    """P10: what is done after the list was asked for is the next sweep's."""
+    at = await at_bank(settings=replace(AT_ONCE, skew=timedelta(minutes=1)))
+    planted = at.bank.do(None, 1)
+    whole = at.bank.list
+
+    async def endless(time: datetime) -> Any:
+        async for one in whole(time):
+            yield one
+        when = datetime.now(UTC) + timedelta(minutes=2)
+        while True:
+            when += timedelta(seconds=1)
+            yield Listed(at=when, external_ref=f"later-{when.isoformat()}")
+
+    at.bank.list = endless
+    sweep = await at.complete()
+    assert await at.found(None) == {("no_operation", planted.id)}
+    assert sweep.counts.listed == 1
+
+
+async def test_a_list_without_an_order_is_read_to_its_end(at_bank: Any) -> None:
+    at = await at_bank()
+    for number in range(3):
+        await at.buy(number)
+    whole = at.bank.list
+
+    async def newest_first(time: datetime) -> Any:
+        later = datetime.now(UTC) + timedelta(hours=1)
+        for number in range(9):
+            yield Listed(at=later - timedelta(seconds=number), external_ref=f"later-{number}")
+        async for one in whole(time):
+            yield one
+
+    at.bank.list = newest_first
+    assert (await at.complete()).counts.matched == 3
+    assert await at.found(None) == set()
 
 
 # ---- lists that go wrong -----------------------------------------------------------------------

@@ -19,6 +19,8 @@ something that never happened. So it is reported only where nothing else explain
   another installation did must be left out by the effect; nobody here can tell.
 * What was done before `since`, by the provider's clock, is not judged. The provider is asked for
   a little more, since its clock is not ours.
+* What was done after `until`, which is when the list was asked for and a little more, is passed
+  over: it belongs to the next sweep, which begins before that.
 
 *A record without an effect* is said of what was not listed, by a list that came to its end:
 
@@ -58,12 +60,13 @@ UNDER_WAY = (OperationState.RESERVED, OperationState.SUBMITTING, OperationState.
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """What is compared: a scope, an effect, from when on. `settled_by`: what was recorded until
+    """What is compared: a scope, an effect, from when to when. `settled_by`: what was recorded by
     then, the provider may be held to. `skew`: how far its clock may be off."""
 
     scope_id: str
     effect: Effect[Any, Any]
     since: datetime
+    until: datetime
     settled_by: datetime
     skew: timedelta
 

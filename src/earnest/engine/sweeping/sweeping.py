@@ -63,6 +63,20 @@ class SweepSettings:
         return self.lag if found is None else found
 
 
+class _Order:
+    """Whether a list has come in the order of time so far. Only such a list is left when it has
+    come to what is not judged: with a busy provider it has no end."""
+
+    def __init__(self) -> None:
+        self.rises = True
+        self._last: datetime | None = None
+
+    def note(self, page: Sequence[Item]) -> None:
+        for item in page:
+            self.rises = self.rises and (self._last is None or self._last <= item.listed.at)
+            self._last = item.listed.at
+
+
 class NoLongerHeld(Exception):
     """Somebody else has taken the sweep."""
 
@@ -80,7 +94,12 @@ class Sweeping:
         self._effect = effect
         self._settled_by = held.sweep.asked_at - settings.lag_of(effect)
         self._frame = Frame(
-            held.sweep.scope_id, effect, held.sweep.since, self._settled_by, settings.skew
+            held.sweep.scope_id,
+            effect,
+            held.sweep.since,
+            held.sweep.asked_at + settings.skew,
+            self._settled_by,
+            settings.skew,
         )
         self._counts = SweepCounts()
         self._listed_to: datetime | None = None
@@ -152,13 +171,21 @@ class Sweeping:
         self._stage, self._counts, self._listed_to = stage, SweepCounts(), None
         since = self._frame.since - self._settings.skew
         async with aclosing(pages(self._effect, since, self._settings.page)) as listed:
-            async for page in listed:
-                settled = await self._settle(page)
-                judged = await judge(self._engine.database, self._frame, page)
-                latest = max(item.listed.at for item in page)
-                self._listed_to = max(latest, self._listed_to or latest)
-                self._counts = judged.counted(self._counts, len(page), settled)
-                await self._write(judged)
+            order = _Order()
+            async for whole in listed:
+                page = [item for item in whole if item.listed.at <= self._frame.until]
+                order.note(whole)
+                if not page and order.rises:
+                    return
+                await self._compare(page)
+
+    async def _compare(self, page: Sequence[Item]) -> None:
+        settled = await self._settle(page)
+        judged = await judge(self._engine.database, self._frame, page)
+        for item in page:
+            self._listed_to = max(item.listed.at, self._listed_to or item.listed.at)
+        self._counts = judged.counted(self._counts, len(page), settled)
+        await self._write(judged)
 
     async def _settle(self, page: Sequence[Item]) -> int:
         """Doubts that the page settles; returns how many. They are judged afterwards."""
