@@ -2,13 +2,16 @@
 
     python -m tests.engine.message_process URL HOW RECEIVER
 
-HOW is `outbox` (the message is stored with the receipt), `direct` (it is sent after the commit, as
-one does without an outbox) or `relay` (only relays). It ends when there is nothing left to send.
+HOW is `outbox` (the message is stored with the receipt), `handler` (a run publishes it), `direct`
+(it is sent after the commit, as one does without an outbox), `relay` (only relays) or `receive`
+(handles the message in the variable TOLD). It ends when there is nothing left to send.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
+import os
 import sys
 from datetime import timedelta
 from pathlib import Path
@@ -19,8 +22,11 @@ import httpx2
 from pydantic import BaseModel
 
 import earnest
+from earnest.engine.attempts.working import Worker
+from earnest.engine.messages.receiving import receive
 from earnest.engine.messages.relaying import Relay, RelaySettings
 from earnest.engine.process.engine import Engine
+from earnest.engine.process.inboxes import InboxMessage
 from earnest.testing import crashing
 
 SCOPE = "shop"
@@ -60,6 +66,18 @@ class PayDirectly(Pay):
     tells = False
 
 
+@app.run("shop.tell")
+async def tell(ctx: earnest.Context, number: int) -> None:
+    await ctx.publish("order.paid", {"number": number})
+
+
+@app.inbox("shop")
+async def shop(tx: asyncpg.Connection, message: InboxMessage) -> None:
+    """A row for each time that it is done: more than one would show."""
+    number = await tx.fetchval("SELECT count(*) FROM setting WHERE name LIKE 'told of %'")
+    await tx.execute("INSERT INTO setting VALUES ($1, '')", f"told of {message.id} {number}")
+
+
 async def run(url: str, how: str, receiver: str) -> None:
     opened = earnest.open(app, database_url=url, scope=SCOPE, home=Path("/nonexistent"))
     async with opened as assembly:
@@ -69,6 +87,12 @@ async def run(url: str, how: str, receiver: str) -> None:
         elif how == "outbox":
             async with earnest.operation("order-1", Pay, Order(number=1)):
                 pass
+        elif how == "handler":
+            await app.submit(tell, 1, key="order-1")
+            await Worker(assembly.engine, keeper=False).drain_once()
+        elif how == "receive":
+            headers, body = json.loads(os.environ["TOLD"])
+            await receive(assembly.engine, "shop", headers, body.encode())
         await _relay(assembly.engine)
 
 

@@ -188,6 +188,7 @@ async def test_an_attempt_that_lost_its_lease_changes_nothing_with_any_verb(
     bench.worker.lanes = ["late"]
     await bench.submit("late", 1)
     await bench.worker._claim_all()
+    await asyncio.sleep(0)  # what was claimed is begun in the loop's next turn
     await asyncio.wait(set(bench.worker._attempts))
     assert seen == [FencedOut]
     assert await written(bench) == before

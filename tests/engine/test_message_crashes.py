@@ -7,6 +7,7 @@ consumer is an inbox of Earnest behind a real socket.
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import sys
@@ -14,20 +15,18 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import asyncpg
 import pytest
 from cryptography.fernet import Fernet
 
-from earnest.engine.app import App
 from earnest.engine.messages import sourcing, subscribing
 from earnest.engine.messages.receiving import receive
 from earnest.engine.messages.subscribing import Subscription
 from earnest.engine.process import scopes
 from earnest.engine.process.actors import local
 from earnest.engine.process.engine import Engine
-from earnest.engine.process.inboxes import InboxMessage
 from earnest.engine.process.sealing import Sealer
 from earnest.testing.crashing import crash_at
+from tests.engine import message_process
 from tests.engine.message_process import LEASE, SCOPE
 from tests.engine.receiver import Got, Receiver
 
@@ -88,15 +87,7 @@ async def stage(
 ) -> AsyncIterator[Stage]:
     monkeypatch.setenv("EARNEST_SECRET_KEY", Fernet.generate_key().decode())
     monkeypatch.setenv("EARNEST_ALLOW_PRIVATE_ADDRESSES", "127.0.0.0/8")
-    app = App("consumer")
-
-    @app.inbox("shop")
-    async def shop(tx: asyncpg.Connection, message: InboxMessage) -> None:
-        """A row for each time that it is done: more than one would show."""
-        number = await tx.fetchval("SELECT count(*) FROM setting WHERE name LIKE 'told of %'")
-        await tx.execute("INSERT INTO setting VALUES ($1, '')", f"told of {message.id} {number}")
-
-    engine = make_engine(app)
+    engine = make_engine(message_process.app)
     engine.sealer = Sealer()
     for scope in (SCOPE, CONSUMER):
         await scopes.register(engine, scope, "ann")
@@ -136,6 +127,32 @@ async def test_killed_between_sending_and_marking_it_is_told_twice_and_done_once
     await stage.go_on()
     assert (await stage.paid(), len(stage.consumer.got), await stage.effects()) == (1, 2, 1)
     assert len({got.id for got in stage.consumer.got}) == 1
+
+
+@pytest.mark.parametrize("point", ["publish.before", "publish.after"])
+async def test_what_a_handler_publishes_is_told_once_whoever_dies(stage: Stage, point: str) -> None:
+    """P4, P13: the next attempt finds it remembered, or publishes it."""
+    await stage.kill_at(point, how="handler")
+    assert len(stage.consumer.got) == 0
+    assert await stage._process("handler", {}) == 0
+    await stage.go_on()
+    assert (len(stage.consumer.got), await stage.effects()) == (1, 1)
+
+
+@pytest.mark.parametrize(("point", "done"), [("receive.before", 0), ("receive.after", 1)])
+async def test_a_message_whose_receiver_is_killed_is_handled_once(
+    stage: Stage, point: str, done: int
+) -> None:
+    """P13, P16: it is told again, since nobody heard that it was handled."""
+    await stage.kill_at("ack.before")
+    (got,) = stage.consumer.got
+    told = json.dumps([dict(got.headers), got.body.decode()])
+    async with stage.engine.database.connection() as tx:
+        await tx.execute("DELETE FROM setting WHERE name LIKE 'told of %'; DELETE FROM inbox_entry")
+    ended = await stage._process("receive", {**crash_at(point), "TOLD": told})
+    assert (ended, await stage.effects()) == (-signal.SIGKILL, done)
+    assert await stage._process("receive", {"TOLD": told}) == 0
+    assert await stage.effects() == 1
 
 
 async def test_killed_after_marking_it_is_told_once(stage: Stage) -> None:

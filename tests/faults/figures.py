@@ -25,7 +25,7 @@ from typing import Any
 
 import structlog
 
-from earnest.domain.crash_points import POINTS
+from earnest.domain.crash_points import OF_RUNS
 from earnest.testing.databases import ThrowawayCluster
 from earnest.testing.simulator import running_simulator
 from tests.faults import freezing, matrix
@@ -81,7 +81,7 @@ def _crashes(folder: Path, seeds: int = len(matrix.SEEDS)) -> tuple[Figure, bool
     for found in outcomes:
         for line in found.faults():
             _say(f"{found.case}: {line}")
-    kept = not any(found.faults() for found in outcomes) and len(points) == len(POINTS)
+    kept = not any(found.faults() for found in outcomes) and len(points) == 2 * len(OF_RUNS)
     return figure, kept
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from earnest.domain.crash_points import NAMES
+from earnest.domain.crash_points import OF_RUNS
 from earnest.testing.crashing import Crash
 from tests.faults.driving import Play, Stage, new_scope, seeded
 from tests.faults.judging import Verdict, judge
@@ -84,7 +84,7 @@ class Outcome:
 
 
 def every_case(seeds: range) -> Iterator[Case]:
-    for name in NAMES:
+    for name in OF_RUNS:
         for side in SIDES:
             yield from cases_of(name, side, seeds)
 

@@ -11,7 +11,7 @@ from itertools import product
 
 import pytest
 
-from earnest.domain.crash_points import NAMES
+from earnest.domain.crash_points import OF_RUNS
 from earnest.testing.databases import ThrowawayCluster
 from earnest.testing.simulator import running_simulator
 from tests.faults.driving import Stage, open_stage
@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.fault, pytest.mark.durability]
 def _sample() -> list[Case]:
     """Every point once: banks, passings and ways to die take turns."""
     chosen = []
-    for number, (name, side) in enumerate(product(NAMES, SIDES)):
+    for number, (name, side) in enumerate(product(OF_RUNS, SIDES)):
         bank = BANKS[number % 3] if (name, BANKS[number % 3]) not in NEVER else "queryable"
         occurrence: Occurrence = "later" if number // 3 % 2 else "first"
         chosen.append(Case(name, side, occurrence, bank, number % 2))
@@ -42,7 +42,7 @@ async def test_a_process_killed_at_this_point_loses_nothing_and_doubles_nothing(
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(("name", "side"), list(product(NAMES, SIDES)))
+@pytest.mark.parametrize(("name", "side"), list(product(OF_RUNS, SIDES)))
 async def test_killed_at_any_passing_with_any_bank_nothing_is_lost_or_doubled(
     name: str, side: str, durable_cluster: ThrowawayCluster, processes: Processes
 ) -> None:

@@ -12,13 +12,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-PROMISES = (
-    "submit claim step emit reserve begin confirm release doubt settle park wake cancel resolve "
-    "reap retry renew signal decide expire look_up publish "
-    "take ack receive"
-).split()
+# Of runs and their operations, and of messages from and to the outside.
+OF_RUNS = (
+    *"submit claim step emit reserve begin confirm release doubt settle park wake cancel".split(),
+    *"resolve reap retry renew signal decide expire look_up call record".split(),
+)
+OF_MESSAGES = ("publish", "take", "deliver", "ack", "receive")
 
-NAMES = (*PROMISES, "call", "deliver", "record")
+NAMES = (*OF_RUNS, *OF_MESSAGES)
+PROMISES = tuple(name for name in NAMES if name not in ("call", "record", "deliver"))
 POINTS = frozenset(f"{name}.{side}" for name in NAMES for side in ("before", "after"))
 
 _hooks: list[Callable[[str], None]] = []

@@ -18,6 +18,7 @@ import hashlib
 import re
 import uuid
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from earnest.domain import canonical, ids
@@ -73,7 +74,7 @@ async def receive(engine: Engine, name: str, headers: Mapping[str, str], body: b
     if moved is None:
         return False
     engine.bells.ring(WORK, QUESTION)
-    engine.bells.moved(*moved)
+    engine.bells.moved(*moved.run_ids)
     return True
 
 
@@ -93,19 +94,24 @@ async def _verified(
     return found[0], message_id
 
 
-async def _handle(
-    engine: Engine, handler: InboxHandler, message: InboxMessage
-) -> list[uuid.UUID] | None:
-    """The runs that moved; `None` when it was handled before."""
+@dataclass(frozen=True, slots=True)
+class _Moved:
+    """The runs that a message moved; also none is something that was done."""
+
+    run_ids: list[uuid.UUID]
+
+
+async def _handle(engine: Engine, handler: InboxHandler, message: InboxMessage) -> _Moved | None:
+    """`None` when it was handled before."""
     where = (message.scope_id, message.source, message.id)
 
-    async def work(tx: Tx) -> list[uuid.UUID] | None:
+    async def work(tx: Tx) -> _Moved | None:
         if not await inbox.enter(tx, *where):
             return None
         said = await _ask(handler, tx, message)
         outcomes, moved = await _do(engine, tx, message, said)
         await inbox.note_outcome(tx, *where, outcomes)
-        return moved
+        return _Moved(moved)
 
     # Repeated after a lost reply it finds its own note, and is a repetition.
     return await engine.database.promise("receive", work)
