@@ -13,7 +13,8 @@ import struct
 from collections.abc import Callable
 
 from starlette.types import ASGIApp, Receive, Scope, Send
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from earnest.doors.api.incoming import IncomingProtocol
 
 NAME = "earnest.connection"
 HURRIED = 1.0
@@ -100,7 +101,7 @@ class Connections:
         """The class for `uvicorn.Config(http=...)` whose connections are kept here."""
         open_ = self._open
 
-        class KnownProtocol(HttpToolsProtocol):
+        class KnownProtocol(IncomingProtocol):
             def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
                 super().connection_made(transport)
                 self.connection = Connection(transport)

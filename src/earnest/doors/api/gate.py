@@ -20,6 +20,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from earnest.domain.errors import Busy, InvalidRequest, PayloadTooLarge, Unauthenticated
 from earnest.doors.api import problems
+from earnest.doors.api.incoming import UPLOADS
 from earnest.engine.process.access import Doorkeeper
 from earnest.engine.process.logs import get_logger
 
@@ -29,8 +30,6 @@ MAX_BODY_BYTES = 1024 * 1024
 PRIVATE = ("/v1/", "/api/")
 SIGNED = "/v1/inbox/"
 """What carries a signature instead of a token; its handler verifies it."""
-UPLOADS = frozenset({("POST", "/v1/artifacts")})
-"""What streams in and is bounded by who takes it."""
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
