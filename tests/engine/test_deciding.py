@@ -35,6 +35,7 @@ from earnest.engine.approvals.deciding import Decided
 from earnest.engine.attempts import reaping
 from earnest.engine.process import access, principals, scopes, tokens
 from earnest.engine.process.actors import Actor
+from earnest.engine.runs import retrying
 from earnest.store import operations
 from earnest.store.database import Database
 from earnest.store.operations import Note
@@ -467,6 +468,29 @@ async def test_who_lacks_the_role_decides_nothing(
     with pytest.raises(refusal):
         await decide(bench, await asked(bench, run_id), "approve", actor)
     assert (await asked(bench, run_id)).status == "pending"
+
+
+async def test_who_retries_a_run_does_not_decide_about_it_nor_does_who_asked_first(
+    make_refunds: MakeRefunds, simulator: Simulator
+) -> None:
+    """P11: the run stays its owner's, and asking anew is asking."""
+    bench, order = make_refunds(approver_may_be_proposer=False), an_order()
+    first = await refund_asked_for(bench, order)
+    await bench.cancel(first)
+    again = await retrying.retry(bench.engine, SCOPE, first, by="eve")
+    await bench.drain()
+    found = await asked(bench, again.run.run_id)
+    assert (found.proposer, sorted(found.excluded)) == (MEMBER, sorted([MEMBER, "eve"]))
+    for name in (MEMBER, "eve"):
+        with pytest.raises(Forbidden, match="somebody else must"):
+            await decide(bench, found, "approve", Actor(SCOPE, name, frozenset({"approver"})))
+    with pytest.raises(asyncpg.CheckViolationError):
+        await bench.value(
+            "UPDATE approval SET status = 'approved', decided_at = now(), decided_by = 'eve'"
+            " WHERE approval_id = $1 RETURNING 1", found.approval_id
+        )  # fmt: skip
+    decided = await decide(bench, found, "approve", Actor(SCOPE, "cy", frozenset({"approver"})))
+    assert decided.approval.decided_by == "cy"
 
 
 async def test_a_proposer_decides_where_its_kind_does_not_forbid_it(

@@ -79,7 +79,8 @@ class Proposal(Struct, frozen=True):
 
 
 class Approval(Struct, frozen=True):
-    """An approval as it stands. `proposer` is who asked for the run."""
+    """An approval as it stands. `proposer` is who asked for the run, `excluded` who may not
+    decide: also who retried it, and who asked for what it came from."""
 
     scope_id: str
     approval_id: uuid.UUID
@@ -100,6 +101,7 @@ class Approval(Struct, frozen=True):
     decision_key: str | None
     proposer: str
     excludes_proposer: bool
+    excluded: list[str] = []
 
     def is_of(self, proposal: Proposal) -> bool:
         """Whether it is about exactly that: the same operation, effect and request."""

@@ -149,4 +149,5 @@ def as_approval(row: Record) -> Approval:
         decision_key=row["decision_key"],
         proposer=row["proposer"],
         excludes_proposer=row["excludes_proposer"],
+        excluded=row["excluded"],
     )

@@ -23,6 +23,7 @@ class Lineage(Struct, frozen=True):
     lineage_id: uuid.UUID
     revision: int = 1
     retry_of: uuid.UUID | None = None
+    retried_by: str | None = None
 
 
 async def insert(tx: Tx, new: NewRun, lineage: Lineage, *, fails_on_doubt: bool) -> Run | None:
@@ -56,6 +57,7 @@ async def insert(tx: Tx, new: NewRun, lineage: Lineage, *, fails_on_doubt: bool)
         _told_of_first(new.kind, new.lane)
         if lineage.retry_of is None
         else _told_of_retry(new, lineage.retry_of, lineage.revision),
+        lineage.retried_by,
     )
     return None if row is None else _as_submitted(new, lineage, row)
 

@@ -130,8 +130,11 @@ def _check(verdict: Verdict) -> None:
 def _require_entitled(actor: Actor, approval: Approval) -> None:
     if approval.role not in actor.roles:
         raise Forbidden(f"this decision needs the role {approval.role}")
-    if approval.excludes_proposer and actor.principal_id == approval.proposer:
-        raise Forbidden("whoever asked for the run may not decide about it: somebody else must")
+    own = approval.excludes_proposer and actor.principal_id == approval.proposer
+    if own or actor.principal_id in approval.excluded:
+        raise Forbidden(
+            "whoever asked for the run or retried it may not decide about it: somebody else must"
+        )
 
 
 def _require_same(approval: Approval, verdict: Verdict) -> None:

@@ -58,7 +58,7 @@ async def retry(
         if not repeat_submitted:
             await _require_nothing_submitted(tx, old)
         new = _again(engine, old, attempted, stored_key, fingerprint)
-        lineage = runs.Lineage(old.lineage_id, revision, old.run_id)
+        lineage = runs.Lineage(old.lineage_id, revision, old.run_id, name_of(by))
         run = await runs.insert(tx, new, lineage, fails_on_doubt=_fails_on_doubt(engine, old.kind))
         if run is None:
             await _replayed(tx, old, stored_key, fingerprint)

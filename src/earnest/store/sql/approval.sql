@@ -4,10 +4,21 @@
 -- name: put_approval
 -- $1 scope, $2 approval, $3 run, $4 name, $5 operation and $6 effect (null: none), $7 proposal,
 -- $8 digest, $9 role, $10 how long it may be decided (null: as long as the run lives), $11 proposer,
--- $12 whether the proposer may not decide. No row back: it was asked for before.
+-- $12 whether the proposer may not decide: then nobody may who asked for the run or retried it, or one
+-- that it came from. No row back: it was asked for before.
+WITH RECURSIVE origin AS (
+    SELECT scope_id, run_id, parent_run_id, retry_of, principal_id, retried_by
+    FROM run WHERE scope_id = $1 AND run_id = $3 AND $12
+    UNION
+    SELECT r.scope_id, r.run_id, r.parent_run_id, r.retry_of, r.principal_id, r.retried_by
+    FROM origin o CROSS JOIN LATERAL (VALUES (o.parent_run_id), (o.retry_of)) AS f (run_id)
+         JOIN run r ON r.scope_id = $1 AND r.run_id = f.run_id
+)
 INSERT INTO approval (scope_id, approval_id, run_id, name, operation_id, effect, proposal, digest,
-                      role, requested_at, expires_at, proposer, excludes_proposer)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, clock(), clock() + $10::interval, $11, $12)
+                      role, requested_at, expires_at, proposer, excludes_proposer, excluded)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, clock(), clock() + $10::interval, $11, $12,
+        ARRAY(SELECT principal_id FROM origin UNION
+              SELECT retried_by FROM origin WHERE retried_by IS NOT NULL))
 ON CONFLICT DO NOTHING
 RETURNING approval_id;
 

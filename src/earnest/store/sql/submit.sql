@@ -5,9 +5,9 @@
 WITH asked AS (
     INSERT INTO run (scope_id, run_id, kind, lane, principal_id, idempotency_key, fingerprint,
                      input, context, labels, conversation_id, parent_run_id, child_name, detached,
-                     lineage_id, revision, retry_of, traceparent, created_at)
+                     lineage_id, revision, retry_of, traceparent, created_at, retried_by)
     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18,
-            clock())
+            clock(), $25)
     ON CONFLICT DO NOTHING
     RETURNING scope_id, run_id, created_at
 ), due AS (
