@@ -313,6 +313,29 @@ async def test_a_handler_that_fails_leaves_nothing_and_is_called_again(
     assert await bench.value("SELECT count(*) FROM setting WHERE name LIKE 'row of %'") == 1
 
 
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Settles(None, {}),  # type: ignore[arg-type]
+        lambda: Refutes("op_1", 7),  # type: ignore[arg-type]
+        lambda: Signals("run_1", 7),  # type: ignore[arg-type]
+        lambda: "op_1",
+        lambda: [{"operation_id": "op_1"}],
+    ],
+    ids=["no id", "no text", "no name", "a text", "a dictionary"],
+)
+async def test_what_a_handler_may_not_say_is_its_failure_and_leaves_nothing(
+    bench: Bench, bank: Bank, make: Callable[[], Any]
+) -> None:
+    """Such as null where a provider's message should have an id."""
+    bank.says = lambda _: make()
+    with pytest.raises(Busy):
+        await bank.sends()
+    assert await bench.value("SELECT count(*) FROM inbox_entry") == 0
+    bank.says = lambda _: None
+    assert await bank.sends()
+
+
 async def test_a_process_without_the_handler_leaves_the_message_to_others(
     bench: Bench, bank: Bank
 ) -> None:

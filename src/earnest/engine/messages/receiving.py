@@ -39,7 +39,14 @@ from earnest.engine.process.doorbells import QUESTION, WORK
 from earnest.engine.process.effects import Effect
 from earnest.engine.process.engine import Engine
 from earnest.engine.process.foreign_code import foreign_code, told_of
-from earnest.engine.process.inboxes import InboxHandler, InboxMessage, Refutes, Said, Settles
+from earnest.engine.process.inboxes import (
+    InboxHandler,
+    InboxMessage,
+    Refutes,
+    Said,
+    Settles,
+    Signals,
+)
 from earnest.engine.process.logs import get_logger
 from earnest.engine.process.typed_json import misfit
 from earnest.engine.runs import signalling
@@ -131,7 +138,20 @@ async def _ask(handler: InboxHandler, tx: Tx, message: InboxMessage) -> Sequence
         raise HookFailed(f"the inbox {message.source} failed: {told_of(error)}") from error
     if said is None:
         return ()
-    return list(said) if isinstance(said, Sequence) else [said]
+    return [_may_be_said(message, one) for one in _several(said)]
+
+
+def _several(said: Said | Sequence[Said]) -> Sequence[object]:
+    return said if isinstance(said, list | tuple) else [said]
+
+
+def _may_be_said(message: InboxMessage, one: object) -> Said:
+    if isinstance(one, Settles | Refutes | Signals):
+        return one
+    raise HookFailed(
+        f"the inbox {message.source} returned {type(one).__name__}; it may return Settles, "
+        "Refutes, Signals, a list of them, or nothing"
+    )
 
 
 async def _do(

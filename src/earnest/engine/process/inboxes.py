@@ -42,6 +42,9 @@ class Settles:
     operation_id: str
     receipt: Any
 
+    def __post_init__(self) -> None:
+        _require_texts(self, "operation_id")
+
 
 @dataclass(frozen=True, slots=True)
 class Refutes:
@@ -51,6 +54,9 @@ class Refutes:
     operation_id: str
     evidence: str
 
+    def __post_init__(self) -> None:
+        _require_texts(self, "operation_id", "evidence")
+
 
 @dataclass(frozen=True, slots=True)
 class Signals:
@@ -59,6 +65,17 @@ class Signals:
     run_id: str
     name: str
     payload: Any = None
+
+    def __post_init__(self) -> None:
+        _require_texts(self, "run_id", "name")
+
+
+def _require_texts(said: object, *names: str) -> None:
+    """A provider may send null where an id is expected: who reads it hears so at once."""
+    for name in names:
+        value = getattr(said, name)
+        if not isinstance(value, str):
+            raise TypeError(f"{type(said).__name__}: {name} is a text, not {type(value).__name__}")
 
 
 Said = Settles | Refutes | Signals
