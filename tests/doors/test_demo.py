@@ -388,6 +388,20 @@ def test_the_story_of_make_demo_is_told_without_a_terminal_too_and_the_demo_stay
         assert started.end() == 0
 
 
+def test_what_the_banks_did_in_the_tour_is_what_is_recorded(home: Path) -> None:
+    """P3: also the refund whose doubt a person settled by the bank's statement."""
+    with demo_on(home, "--tour", "--stay") as started:
+        started.wait_for_line("each was paid once.")
+        for effect in ("bank.queryable.refund", "bank.opaque.refund"):
+            done = earnest(
+                "sweeps", "run", effect, "--json", "--home", str(home), "--scope", "demo"
+            )
+            told = json.loads(done.stdout)
+            assert (told["state"], told["counts"]["listed"]) == ("complete", 1)
+        open_ones = started.call("operator", "GET", "/v1/differences?state=open").json()
+        assert open_ones["items"] == []
+
+
 def test_the_tour_kills_a_worker_and_every_refund_is_paid_once(home: Path) -> None:
     done = earnest("demo", "--home", str(home), "--port", "0", "--tour")
     assert done.returncode == 0, done.stderr

@@ -17,6 +17,13 @@ from earnest import App, Call, Context, Effect, Inconclusive, Listed
 
 PAGE = 3
 
+# A bank's "absent" is proof for all that was moved so far, by the database's clock.
+ABSENT_IS_PROOF = """
+SELECT NOT EXISTS (
+    SELECT FROM operation WHERE clock() < absent_after * 1.5
+        + greatest(submitting_at, unknown_since, submitted_at, released_at))
+"""
+
 
 class Order(BaseModel):
     number: int

@@ -27,10 +27,11 @@ from earnest.engine.process.engine import Engine
 from earnest.engine.process.sealing import Sealer
 from earnest.testing.crashing import crash_at
 from tests.engine import message_process
-from tests.engine.message_process import LEASE, SCOPE
+from tests.engine.message_process import SCOPE
 from tests.engine.receiver import Got, Receiver
 
 CONSUMER = "consumer"
+_LEASED = "SELECT count(*) FROM delivery WHERE state = 'pending' AND due_at > clock()"
 
 
 class Consumer(Receiver):
@@ -59,7 +60,9 @@ class Stage:
         """Another process relays: at once, and when the leases of the dead one are over."""
         for _ in range(2):
             assert await self._process("relay", {}) == 0
-            await asyncio.sleep(LEASE.total_seconds() * 1.2)
+            async with asyncio.timeout(30):
+                while await self._count(_LEASED):  # noqa: ASYNC110
+                    await asyncio.sleep(0)
 
     async def paid(self) -> int:
         return await self._count("SELECT count(*) FROM setting WHERE name = 'paid 1'")

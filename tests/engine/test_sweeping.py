@@ -25,7 +25,7 @@ from earnest.store import sweeps
 from earnest.store.sweeps import DifferenceFilter
 from tests.engine.bench import SCOPE, Bench
 from tests.engine.conftest import MakeBench
-from tests.engine.listing_bank import Bank, Hold, Order, listing_shop
+from tests.engine.listing_bank import ABSENT_IS_PROOF, Bank, Hold, Order, listing_shop
 
 AT_ONCE = SweepSettings(lag=timedelta(0), lease=timedelta(seconds=5), page=4)
 ME = local(SCOPE, "olga")
@@ -49,6 +49,10 @@ class Sweeps:
         asked = (await requesting.request(engine, ME, self.effect, since)).sweep
         assert await take_and_sweep(engine, self.settings, asked)
         return await requesting.find_sweep(engine, ME, asked.sweep_id)
+
+    async def until_absent_is_proof(self) -> None:
+        """Until the effect's own `absent_after` is over for all that was moved so far."""
+        await self.bench.wait_until_true(ABSENT_IS_PROOF)
 
     async def complete(self, since: datetime | None = None) -> Sweep:
         done = await self.sweep(since)
@@ -105,7 +109,7 @@ async def test_both_differences_are_found_and_what_is_in_order_is_not(
     for gone in bought[:2]:
         at.bank.forget(gone)
     if by == "lookup":
-        await asyncio.sleep(0.15)  # the effect's own `absent_after`
+        await at.until_absent_is_proof()
     sweep = await at.complete()
     assert await at.found() == {
         *(("no_operation", ref) for ref in planted),
@@ -298,7 +302,7 @@ async def test_what_may_be_sent_again_is_not_judged_yet(at_bank: Any, gone: str)
         at.settings = SweepSettings(page=4)
         await at.bench.execute("UPDATE operation SET released_at = clock()")
     else:
-        await asyncio.sleep(0.15)
+        await at.until_absent_is_proof()
     operation = await at.bench.operation(run_id)
     at.bank.do(ids.show("op", operation.operation_id), 17)
     assert (await at.complete()).counts.unjudged == 1
@@ -313,7 +317,7 @@ async def _released_as_absent(at: Sweeps) -> uuid.UUID:
     await at.bench.drain()
     assert await at.bench.status(run_id) == "unknown"
     at.bank.cannot_be_asked = False
-    await asyncio.sleep(0.15)
+    await at.until_absent_is_proof()
     released = await at.bench.look_up(await at.bench.operation(run_id))
     assert (released.state, released.release_reason) == ("released", "absent")
     assert await at.bench.status(run_id) == "queued"
@@ -458,7 +462,7 @@ async def test_a_provider_that_can_be_asked_has_the_last_word(at_bank: Any) -> N
     at = await at_bank("lookup")
     bought = await at.buy()
     whole = list(at.bank.deeds)
-    await asyncio.sleep(0.15)
+    await at.until_absent_is_proof()
 
     async def nothing(time: datetime) -> Any:
         at.bank.deeds = whole
@@ -476,7 +480,7 @@ async def test_a_provider_that_can_be_asked_has_the_last_word(at_bank: Any) -> N
 async def test_a_missing_one_stays_missing_while_the_provider_cannot_tell(at_bank: Any) -> None:
     at = await at_bank("lookup")
     at.bank.forget(await at.buy())
-    await asyncio.sleep(0.15)
+    await at.until_absent_is_proof()
     await at.complete()
     at.bank.cannot_be_asked = True
     await at.complete()

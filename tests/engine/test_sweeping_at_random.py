@@ -25,7 +25,7 @@ from earnest.store.sweeps import DifferenceFilter
 from earnest.testing.simulator import Simulator, running_simulator
 from tests.engine.bench import SCOPE, Bench
 from tests.engine.conftest import MakeBench
-from tests.engine.listing_bank import EFFECTS, Bank, listing_shop
+from tests.engine.listing_bank import ABSENT_IS_PROOF, EFFECTS, Bank, listing_shop
 
 ROOT = Path(__file__).resolve().parents[2]
 ME = local(SCOPE, "olga")
@@ -124,7 +124,7 @@ async def test_all_that_was_planted_is_found_and_nothing_else_while_runs_go_on(
         assert await market.sweep() == market.planted
         assert market.wrong == set()
         missing = await _plant_missing(bench, banks, market.dice)
-        await asyncio.sleep(0.15)
+        await bench.wait_until_true(ABSENT_IS_PROOF)
         assert await market.sweep() == market.planted | missing
 
 

@@ -81,7 +81,7 @@ class Tour:
         run_id = await self._ask_for_refund(order, "opaque")
         seen = await self._follow(run_id, 0, "unknown", _let_pass)
         tell("It is on the desk: [bold]earnest operations list --state unknown[/]")
-        await self._resolve(run_id)
+        await self._resolve(run_id, order)
         tell_blow("A person looks at the bank's statement, finds it there, and says so.")
         await self._follow(run_id, seen, "succeeded", _let_pass)
         return await self._count(order, run_id)
@@ -118,12 +118,15 @@ class Tour:
                 raise Failed(f"run {run_id} of the tour ended as {run['status']}: {run['error']}")
             await asyncio.sleep(_LOOK_EVERY)
 
-    async def _resolve(self, run_id: str) -> None:
+    async def _resolve(self, run_id: str, order: int) -> None:
+        """By what the bank's statement says, under the bank's own number."""
         operation = await self._operation(run_id)
+        lines = await asyncio.to_thread(self._simulator.statement, "opaque")
+        number = next(line["id"] for line in lines if line["order_id"] == order)
         verdict = {
             "outcome": "submitted",
-            "receipt": {"id": "statement-line-17"},
-            "evidence": "line 17 of the bank's statement",
+            "receipt": {"id": number},
+            "evidence": f"the bank's statement has {number} for order {order}",
         }
         await self._call(
             "operator",

@@ -37,6 +37,10 @@ class Simulator:
             raise TimeoutError(f"{len(items)} of {at_least} effects after {timeout} s")
         return items
 
+    def statement(self, bank: str) -> list[dict[str, Any]]:
+        """The bank's own list of its refunds, oldest first, each with its `id`: up to a hundred."""
+        return self._call("GET", f"/bank/{bank}/refunds")
+
     def forget(self) -> None:
         """Make the simulator as new: no truth, no fault rules, nothing to be recognised."""
         self._call("DELETE", "/truth")
