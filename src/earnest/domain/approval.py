@@ -6,12 +6,13 @@ What is approved is found by its digest; a request that differs in one letter is
 from __future__ import annotations
 
 import uuid
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
 from msgspec import Struct
+
+from earnest.domain.moves import Move, table
 
 
 class ApprovalStatus(StrEnum):
@@ -33,32 +34,15 @@ DECIDED_AS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Move:
-    """One legal move of an approval."""
-
-    name: str
-    sources: frozenset[ApprovalStatus]
-    targets: frozenset[ApprovalStatus]
-    by: str
-
-
-def _move(name: str, sources: str, targets: str, by: str) -> Move:
-    def states(words: str) -> frozenset[ApprovalStatus]:
-        return frozenset(ApprovalStatus(word) for word in words.split())
-
-    return Move(name, states(sources), states(targets), by)
-
-
-MOVES: dict[str, Move] = {
-    move.name: move
-    for move in (
-        _move("request", "", "pending", "owner"),
-        _move("decide", "pending", "approved rejected", "who has its role"),
-        _move("expire", "pending", "expired", "engine"),
-        _move("cancel", "pending", "cancelled", "engine, when the run ends"),
-    )
-}
+MOVES: dict[str, Move[ApprovalStatus]] = table(
+    ApprovalStatus,
+    (
+        ("request", "", "pending", "owner"),
+        ("decide", "pending", "approved rejected", "who has its role"),
+        ("expire", "pending", "expired", "engine"),
+        ("cancel", "pending", "cancelled", "engine, when the run ends"),
+    ),
+)
 
 
 class Proposal(Struct, frozen=True):

@@ -14,6 +14,8 @@ from typing import Any
 
 from msgspec import Struct
 
+from earnest.domain.moves import Move, table
+
 
 class OperationState(StrEnum):
     RESERVED = "reserved"
@@ -51,36 +53,20 @@ class LookupAnswer(StrEnum):
     MISMATCHED = "mismatched"
 
 
-@dataclass(frozen=True, slots=True)
-class Move:
-    """One legal move of an operation."""
-
-    name: str
-    sources: frozenset[OperationState]
-    targets: frozenset[OperationState]
-
-
-def _move(name: str, sources: str, targets: str) -> Move:
-    def states(words: str) -> frozenset[OperationState]:
-        return frozenset(OperationState(word) for word in words.split())
-
-    return Move(name, states(sources), states(targets))
-
-
-MOVES: dict[str, Move] = {
-    move.name: move
-    for move in (
-        _move("reserve", "", "reserved"),
-        _move("prepare", "reserved", "reserved"),
-        _move("begin", "reserved", "submitting"),
-        _move("confirm", "submitting", "submitted"),
-        _move("release", "reserved submitting", "released"),
-        _move("reserve again", "released", "reserved"),
-        _move("send again", "submitting unknown", "submitting"),
-        _move("doubt", "submitting", "unknown"),
-        _move("resolve", "unknown", "submitted released"),
-    )
-}
+MOVES: dict[str, Move[OperationState]] = table(
+    OperationState,
+    (
+        ("reserve", "", "reserved"),
+        ("prepare", "reserved", "reserved"),
+        ("begin", "reserved", "submitting"),
+        ("confirm", "submitting", "submitted"),
+        ("release", "reserved submitting", "released"),
+        ("reserve again", "released", "reserved"),
+        ("send again", "submitting unknown", "submitting"),
+        ("doubt", "submitting", "unknown"),
+        ("resolve", "unknown", "submitted released"),
+    ),
+)
 
 
 @dataclass(frozen=True, slots=True)

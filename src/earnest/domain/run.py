@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from earnest.domain import ids
 from earnest.domain.approval import Approval, Proposal
+from earnest.domain.moves import Move, table
 
 
 class RunStatus(StrEnum):
@@ -33,44 +34,27 @@ FINAL = frozenset({RunStatus.SUCCEEDED, RunStatus.FAILED, RunStatus.CANCELLED, R
 ACTIVE = frozenset(RunStatus) - FINAL
 
 
-@dataclass(frozen=True, slots=True)
-class Move:
-    """One legal move: from any of `sources` to any of `targets`, made by `by`."""
-
-    name: str
-    sources: frozenset[RunStatus]
-    targets: frozenset[RunStatus]
-    by: str
-
-
-def _move(name: str, sources: str, targets: str, by: str) -> Move:
-    def states(words: str) -> frozenset[RunStatus]:
-        return frozenset(RunStatus(word) for word in words.split())
-
-    return Move(name, states(sources), states(targets), by)
-
-
-MOVES: dict[str, Move] = {
-    move.name: move
-    for move in (
-        _move("submit", "", "queued", "door, SQL function, schedule, parent"),
-        _move("claim", "queued", "running", "worker"),
-        _move("renew", "running", "running", "owner"),
-        _move("succeed", "running", "succeeded", "owner"),
-        _move("fail", "running", "failed", "owner"),
-        _move("retry later", "running", "queued", "owner or reaper"),
-        _move("hand back", "running", "queued", "owner"),
-        _move("park", "running", "waiting queued", "owner"),
-        _move("wake", "waiting", "queued", "engine"),
-        _move("expire", "queued waiting", "failed unknown", "engine"),
-        _move("block", "queued running", "blocked", "owner, engine"),
-        _move("doubt", "running", "unknown failed", "owner or reaper"),
-        _move("lose", "running", "queued unknown failed cancelled", "reaper"),
-        _move("resolve", "unknown", "queued cancelled", "operator, callback, look-up, receipt"),
-        _move("cancel", "queued waiting unknown running", "cancelled running", "door"),
-        _move("stop", "running", "cancelled", "owner"),
-    )
-}
+MOVES: dict[str, Move[RunStatus]] = table(
+    RunStatus,
+    (
+        ("submit", "", "queued", "door, SQL function, schedule, parent"),
+        ("claim", "queued", "running", "worker"),
+        ("renew", "running", "running", "owner"),
+        ("succeed", "running", "succeeded", "owner"),
+        ("fail", "running", "failed", "owner"),
+        ("retry later", "running", "queued", "owner or reaper"),
+        ("hand back", "running", "queued", "owner"),
+        ("park", "running", "waiting queued", "owner"),
+        ("wake", "waiting", "queued", "engine"),
+        ("expire", "queued waiting", "failed unknown", "engine"),
+        ("block", "queued running", "blocked", "owner, engine"),
+        ("doubt", "running", "unknown failed", "owner or reaper"),
+        ("lose", "running", "queued unknown failed cancelled", "reaper"),
+        ("resolve", "unknown", "queued cancelled", "operator, callback, look-up, receipt"),
+        ("cancel", "queued waiting unknown running", "cancelled running", "door"),
+        ("stop", "running", "cancelled", "owner"),
+    ),
+)
 
 
 class AttemptOutcome(StrEnum):
